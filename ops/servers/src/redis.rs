@@ -1,0 +1,111 @@
+//! A private Redis.
+
+use crate::{Guarded, READY_WITHIN, find, free_port, until};
+use anyhow::{Context, Result};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+/// When the append-only file reaches the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fsync {
+    /// Before each answer: what production is advised to use.
+    Always,
+    /// Once a second.
+    EverySecond,
+}
+
+/// A Redis with an append-only file and without eviction.
+#[derive(Debug)]
+pub struct Redis {
+    process: Guarded,
+    port: u16,
+    dir: PathBuf,
+    fsync: Fsync,
+}
+
+impl Redis {
+    /// Starts one under `dir/redis`, with `appendfsync always`.
+    pub async fn start(dir: &Path) -> Result<Self> {
+        Self::start_with(dir, Fsync::Always).await
+    }
+
+    /// Starts one under `dir/redis`.
+    pub async fn start_with(dir: &Path, fsync: Fsync) -> Result<Self> {
+        let dir = dir.join("redis");
+        fs::create_dir_all(&dir)?;
+        Self::launch(dir, free_port()?, fsync).await
+    }
+
+    async fn launch(dir: PathBuf, port: u16, fsync: Fsync) -> Result<Self> {
+        let mut command = Command::new(find::program("redis-server", "redis-server", &[])?);
+        let appendfsync = match fsync {
+            Fsync::Always => "always",
+            Fsync::EverySecond => "everysec",
+        };
+        command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
+        command.args(["--save", "", "--appendonly", "yes", "--appendfsync", appendfsync]);
+        command.args(["--maxmemory-policy", "noeviction", "--daemonize", "no"]).arg("--dir").arg(&dir);
+        let mut process = Guarded::start("redis", &dir, &command).await?;
+        until("Redis answers", READY_WITHIN, || {
+            let running = process.check_running();
+            async move {
+                running?;
+                Ok(ask(port, "PING\r\n").await? == "+PONG\r\n")
+            }
+        })
+        .await?;
+        Ok(Self { process, port, dir, fsync })
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its address.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// The server's process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// The guarded process, to send it signals.
+    pub fn process(&self) -> &Guarded {
+        &self.process
+    }
+
+    /// Stops it and starts it again on the same port and data.
+    pub async fn restart(self) -> Result<Self> {
+        let (dir, port, fsync) = (self.dir.clone(), self.port, self.fsync);
+        self.stop().await?;
+        Self::launch(dir, port, fsync).await
+    }
+
+    /// Stops it.
+    pub async fn stop(self) -> Result<()> {
+        self.process.stop().await
+    }
+}
+
+/// Sends one inline command and reads one short answer.
+async fn ask(port: u16, command: &str) -> Result<String> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        stream.write_all(command.as_bytes()).await?;
+        let mut answer = [0; 64];
+        let n = stream.read(&mut answer).await?;
+        Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer[..n]).into_owned())
+    };
+    tokio::time::timeout(Duration::from_secs(1), exchange).await.context("no answer")?.context("cannot connect")
+}

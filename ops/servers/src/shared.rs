@@ -1,0 +1,63 @@
+//! One set of servers for a whole test binary.
+
+use crate::{Postgres, Rabbit, Redis, Servers};
+use anyhow::{Context, Result, anyhow};
+use std::{sync::OnceLock, thread};
+use tokio::sync::{OnceCell, oneshot};
+
+/// Servers that live as long as the process; each test makes itself a database, a key prefix and a
+/// virtual host in them.
+#[derive(Debug)]
+pub struct SharedServers {
+    servers: Servers,
+    _dir: tempfile::TempDir,
+}
+
+impl SharedServers {
+    /// Redis.
+    pub fn redis(&self) -> &Redis {
+        &self.servers.redis
+    }
+
+    /// RabbitMQ.
+    pub fn rabbit(&self) -> &Rabbit {
+        &self.servers.rabbit
+    }
+
+    /// Postgres.
+    pub fn postgres(&self) -> &Postgres {
+        &self.servers.postgres
+    }
+}
+
+static SHARED: OnceCell<SharedServers> = OnceCell::const_new();
+/// Keeps the runtime that owns the servers' pipes alive beyond the test that started them.
+static KEEPER: OnceLock<thread::JoinHandle<()>> = OnceLock::new();
+
+/// The servers of this process, started on first use. They end when the process ends.
+pub async fn shared() -> Result<&'static SharedServers> {
+    SHARED
+        .get_or_try_init(|| async {
+            let (tell, told) = oneshot::channel();
+            // Each test has a runtime of its own, which ends with it: the servers need one that stays.
+            let keeper = thread::Builder::new().name("flashgate-servers".into()).spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                match runtime {
+                    Ok(runtime) => runtime.block_on(async {
+                        let _ = tell.send(start().await);
+                        std::future::pending::<()>().await;
+                    }),
+                    Err(error) => drop(tell.send(Err(error.into()))),
+                }
+            })?;
+            KEEPER.set(keeper).map_err(|_| anyhow!("the shared servers are started twice"))?;
+            told.await.context("the thread that starts the servers ended")?
+        })
+        .await
+}
+
+async fn start() -> Result<SharedServers> {
+    let dir = tempfile::Builder::new().prefix("flashgate-test-").tempdir()?;
+    let servers = Servers::start(dir.path()).await?;
+    Ok(SharedServers { servers, _dir: dir })
+}
