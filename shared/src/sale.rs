@@ -202,7 +202,7 @@ impl SaleConfig {
             ("address_limits.read", l.read),
         ] {
             let sane = |v: f64| v.is_finite() && v > 0.0 && v <= 1e6;
-            if !sane(b.rate_per_s) || !(sane(b.burst) && b.burst >= 1.0) {
+            if !(sane(b.rate_per_s) && sane(b.burst) && b.burst >= 1.0) {
                 return fail(
                     field,
                     "rate_per_s must be more than 0, burst at least 1, both at most 1000000".into(),

@@ -1,1 +1,110 @@
-//! Placeholder.
+//! The ledger: sole owner of Postgres and of `migrations/`, the only truth about a unit.
+//!
+//! Redis is never trusted with I1 and I2 (design §2): they hold here by constraint. Every transaction
+//! that touches `sold`, an order's status or the gate's epoch goes through [`tx::lock_stock`] first
+//! (rule R3). A unit goes back to the gate only through a `gate_releases` row written in the same
+//! transaction (rule R2). Nothing here speaks to Redis, RabbitMQ or the payment provider: what is to
+//! be done there is a row (`gate_releases`, `refunds`) that a worker fetches, does, and marks.
+//!
+//! Times are Unix milliseconds by the database's clock; no other clock decides anything here.
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)
+)]
+
+mod audit;
+mod config;
+mod error;
+mod model;
+mod orders;
+mod pay;
+mod release;
+mod rows;
+mod sales;
+mod settle;
+mod table;
+mod tx;
+
+pub use config::LedgerConfig;
+pub use error::{LedgerError, SettleError};
+pub use model::*;
+
+use flashgate_shared::UnixMs;
+use sqlx::{
+    Connection, PgConnection, PgPool,
+    migrate::{MigrateError, Migrator},
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+use std::{str::FromStr, time::Duration};
+
+type Result<T, E = LedgerError> = std::result::Result<T, E>;
+
+static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
+
+/// A handle on the ledger; clones share the pools.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    /// For the workers.
+    settle: PgPool,
+    /// For the requests.
+    reads: PgPool,
+    /// For migrations: no statement time-out.
+    plain: PgConnectOptions,
+    config: LedgerConfig,
+}
+
+impl Ledger {
+    /// Opens both pools and asks Postgres for a sign of life.
+    pub async fn connect(config: &LedgerConfig) -> Result<Self> {
+        let plain = PgConnectOptions::from_str(&config.url)
+            .map_err(|e| LedgerError::Invalid(format!("postgres url: {e}")))?
+            .application_name("flashgate-ledger");
+        let bounded = plain.clone().options([
+            ("statement_timeout", config.statement_timeout_ms.to_string()),
+            (
+                "idle_in_transaction_session_timeout",
+                config.idle_in_transaction_timeout_ms.to_string(),
+            ),
+            // Not what the server or the role happens to default to: the rules are written for this.
+            ("default_transaction_isolation", "read committed".to_owned()),
+        ]);
+        let pool = |size: u32| {
+            PgPoolOptions::new()
+                .max_connections(size.max(1))
+                .acquire_timeout(Duration::from_millis(config.acquire_timeout_ms))
+                .connect_lazy_with(bounded.clone())
+        };
+        let ledger = Self {
+            settle: pool(config.pool_settle),
+            reads: pool(config.pool_read),
+            plain,
+            config: config.clone(),
+        };
+        ledger.ping().await?;
+        Ok(ledger)
+    }
+
+    /// Applies what is missing of `migrations/`. Several processes may try at once: one does it.
+    pub async fn migrate(&self) -> Result<()> {
+        let mut connection = PgConnection::connect_with(&self.plain).await.map_err(tx::outer)?;
+        MIGRATIONS.run(&mut connection).await.map_err(|e| match e {
+            MigrateError::Execute(e) | MigrateError::ExecuteMigration(e, _) => tx::outer(e),
+            other => LedgerError::Bug(other.to_string()),
+        })?;
+        connection.close().await.map_err(tx::outer)
+    }
+
+    /// Whether Postgres answers a request's connection.
+    pub async fn ping(&self) -> Result<()> {
+        sqlx::query("SELECT 1").execute(&self.reads).await.map_err(tx::outer)?;
+        Ok(())
+    }
+
+    /// The database's clock.
+    pub async fn now_ms(&self) -> Result<UnixMs> {
+        sqlx::query_scalar!(r#"SELECT unix_now_ms() AS "now!""#)
+            .fetch_one(&self.reads)
+            .await
+            .map_err(tx::outer)
+    }
+}

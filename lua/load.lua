@@ -1,0 +1,40 @@
+#!lua
+-- Loads one bucket in steps, for the first time or by a rebuild (design §9). From `begin` to
+-- `finish` the bucket has no epoch, so that no claim passes; the epoch is written last. The outbox
+-- is left alone: its entries carry their own epoch and are settled by it.
+--
+-- KEYS[1] stock  KEYS[2] buyers  KEYS[3] epoch  KEYS[4] loading (the epoch being loaded)
+--
+-- ARGV[1] step: begin | receipts | finish  [2] the new epoch
+-- ARGV[3...] receipts: buyer, receipt, buyer, receipt ...; finish: [3] stock
+--
+-- Returns
+--   {0}             OK
+--   {1, epoch}      REFUSED: the bucket is, or is being loaded, at this or a newer epoch
+local mine = tonumber(ARGV[2])
+local epoch = tonumber(redis.call('GET', KEYS[3]) or '-1')
+local loading = tonumber(redis.call('GET', KEYS[4]) or '-1')
+if epoch >= mine then
+  return {1, epoch}
+end
+if ARGV[1] == 'begin' then
+  if loading > mine then
+    return {1, loading}
+  end
+  redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])
+  redis.call('SET', KEYS[4], ARGV[2])
+  return {0}
+end
+if loading ~= mine then
+  return {1, loading}
+end
+if ARGV[1] == 'receipts' then
+  for i = 3, #ARGV, 2 do
+    redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
+  end
+  return {0}
+end
+redis.call('SET', KEYS[1], ARGV[3])
+redis.call('DEL', KEYS[4])
+redis.call('SET', KEYS[3], ARGV[2])
+return {0}

@@ -1,0 +1,240 @@
+//! What the ledger tells: rows as values of the shared vocabulary.
+
+use flashgate_shared::{
+    BuyerId, ClaimId, Epoch, HoldId, Money, SaleId, UnixMs,
+    order::{LostReason, OrderStatus, ReleaseMode},
+    sale::{SaleConfig, SaleState},
+    trace::TraceId,
+};
+use uuid::Uuid;
+
+/// A sale as the ledger has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SaleRow {
+    /// The settings; `config.version` is the row's version.
+    pub config: SaleConfig,
+    /// The operator's state.
+    pub state: SaleState,
+    /// The gate's epoch.
+    pub epoch: Epoch,
+    /// Units of live orders.
+    pub sold: i64,
+}
+
+/// A claim that the ledger has spoken about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// The claim.
+    pub claim_id: ClaimId,
+    /// The sale.
+    pub sale: SaleId,
+    /// Who claimed.
+    pub buyer: BuyerId,
+    /// Units.
+    pub quantity: u32,
+    /// The state.
+    pub status: OrderStatus,
+    /// Why, when it is `LOST`.
+    pub reason: Option<LostReason>,
+    /// The hold that became this row; none when the claim was declared lost without its message.
+    pub hold: Option<HoldId>,
+    /// Price × quantity when the row was written.
+    pub amount: Money,
+    /// When the ledger reserved the units; none when it never did.
+    pub reserved_at_ms: Option<UnixMs>,
+    /// The last moment at which a checkout may start; none when never reserved.
+    pub pay_by_ms: Option<UnixMs>,
+    /// When the hold ends: `pay_by_ms` plus the sale's grace; none when never reserved.
+    pub hold_until_ms: Option<UnixMs>,
+    /// A checkout has started and no failure was heard since; only while `RESERVED`.
+    pub paying: bool,
+    /// Money came for this claim that could not buy it and goes back.
+    pub refunded: bool,
+    /// The trace of the claim.
+    pub trace_id: TraceId,
+    /// When the row was written.
+    pub created_at_ms: UnixMs,
+}
+
+/// What became of one message of a batch (design §7).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Settled {
+    /// Class 7: the units are the buyer's until `hold_until_ms`.
+    Reserved(Order),
+    /// Class 1: the ledger knew this claim and hold.
+    Repeat,
+    /// Classes 2, 4, 5, 6, and 7 of a dead letter: refused for good.
+    Lost(LostReason),
+    /// Class 3: a second hold of a known claim; its units go back.
+    SecondHold,
+    /// Class 0: nothing was written. Raise an alarm and dead-letter the message.
+    Mismatch(String),
+}
+
+/// What a checkout may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Checkout {
+    /// Charge the buyer `order.amount`.
+    Start {
+        /// The order, `paying`.
+        order: Order,
+    },
+    /// Reserved still, but `pay_by_ms` has passed.
+    TooLate,
+    /// Paid, expired or lost.
+    NotReserved(Order),
+}
+
+/// Why a payment goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RefundReason {
+    /// The hold had ended.
+    Expired,
+    /// The claim was refused.
+    Lost,
+    /// Another payment had paid the order.
+    AlreadyPaid,
+    /// Amount, currency or sale differ from the order's.
+    Mismatch,
+    /// The sale is ours, the claim is not.
+    UnknownClaim,
+}
+
+impl RefundReason {
+    /// The word used in the table and in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Lost => "lost",
+            Self::AlreadyPaid => "already_paid",
+            Self::Mismatch => "mismatch",
+            Self::UnknownClaim => "unknown_claim",
+        }
+    }
+}
+
+/// What a payment notice did (design §8). All of them are to be acknowledged to the provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoticeOutcome {
+    /// The order is paid.
+    Paid,
+    /// This payment was noted before: nothing changed.
+    Repeat,
+    /// A failed payment: the hold stays as it is.
+    FailedNoted,
+    /// The money could not buy the order; a refund is recorded.
+    Refunding {
+        /// Why.
+        reason: RefundReason,
+    },
+    /// Amount, currency or sale differ: a refund is recorded, the order stays as it was.
+    Mismatch {
+        /// What the order costs.
+        expected: Money,
+        /// What was paid.
+        paid: Money,
+    },
+    /// No such claim. In a known sale the money goes back; a foreign sale's is left alone.
+    UnknownClaim,
+}
+
+/// Money to give back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refund {
+    /// The row: the idempotency key towards the provider.
+    pub id: Uuid,
+    /// The provider's payment.
+    pub payment_id: String,
+    /// What to give back: what was paid.
+    pub amount: Money,
+    /// How often this row was handed out before: when it is not 0, ask the provider before repeating.
+    pub attempts: u32,
+}
+
+/// Units to give back to the gate (rule R2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReleaseRow {
+    /// The row.
+    pub id: i64,
+    /// The sale.
+    pub sale: SaleId,
+    /// Whose receipt.
+    pub buyer: BuyerId,
+    /// The claim.
+    pub claim_id: ClaimId,
+    /// The hold.
+    pub hold: HoldId,
+    /// Units to return; fewer than the hold's when the gate had leaked.
+    pub units: u32,
+    /// What becomes of the receipt.
+    pub mode: ReleaseMode,
+    /// The ledger's epoch when the row was written.
+    pub epoch: Epoch,
+    /// Buckets of the sale: with the buyer they name the home bucket.
+    pub buckets: u16,
+    /// How often this row was handed out before.
+    pub attempts: u32,
+    /// The trace of the claim.
+    pub trace_id: TraceId,
+}
+
+/// What the gate answered to a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReleaseOutcome {
+    /// The units are on offer again.
+    Returned,
+    /// The receipt was not held with this hold.
+    NoChange,
+    /// The gate was rebuilt since; the rebuild counted the units.
+    Superseded,
+}
+
+impl ReleaseOutcome {
+    /// The word used in the table and in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Returned => "returned",
+            Self::NoChange => "no_change",
+            Self::Superseded => "superseded",
+        }
+    }
+}
+
+/// What one sweep did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SweepReport {
+    /// Orders that expired.
+    pub expired: u64,
+}
+
+/// A sale's numbers in one snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LedgerAudit {
+    /// Units the sale has.
+    pub total: i64,
+    /// `sold`, summed over the stock rows.
+    pub sold: i64,
+    /// Units of live orders, summed over the orders: must equal `sold`.
+    pub live_units: i64,
+    /// Live orders.
+    pub live_orders: i64,
+    /// Paid orders.
+    pub paid_orders: i64,
+    /// Expired orders.
+    pub expired_orders: i64,
+    /// Refused claims.
+    pub lost_claims: i64,
+    /// Live orders beyond one a buyer: must be 0.
+    pub double_orders: i64,
+    /// Releases that the gate has not answered yet.
+    pub releases_pending: i64,
+    /// Their units.
+    pub releases_pending_units: i64,
+    /// Refunds that the provider has not confirmed yet.
+    pub refunds_pending: i64,
+    /// The ledger's epoch of the gate.
+    pub epoch: Epoch,
+}
+
+/// A live order as the audit compares it with the gate's receipts.
+pub type LiveOrder = (BuyerId, ClaimId, Option<HoldId>, u32);

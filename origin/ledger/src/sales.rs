@@ -1,0 +1,143 @@
+//! Sales: what marketing set, and the operator's state.
+
+use crate::{
+    Ledger, LedgerError, Result, SaleRow,
+    rows::word,
+    tx::{TxError, outer, transaction},
+};
+use flashgate_shared::{
+    SaleId,
+    sale::{SaleConfig, SaleState},
+};
+use sqlx::{PgConnection, types::Json};
+
+/// The stock row of a sale that has one.
+const FIRST_SHARD: i16 = 0;
+
+struct Row {
+    version: i64,
+    state: String,
+    config: Json<SaleConfig>,
+    epoch: i64,
+    sold: i64,
+}
+
+impl TryFrom<Row> for SaleRow {
+    type Error = LedgerError;
+    fn try_from(row: Row) -> Result<Self> {
+        let mut config = row.config.0;
+        config.version = row.version;
+        Ok(Self {
+            config,
+            state: word("state", &row.state)?,
+            epoch: row.epoch,
+            sold: row.sold,
+        })
+    }
+}
+
+impl Ledger {
+    /// Creates a sale in state `loading`, version 1, epoch 1, nothing sold. `Conflict` if it exists.
+    pub async fn create_sale(&self, sale: &SaleConfig) -> Result<SaleRow> {
+        sale.validate().map_err(|e| LedgerError::Invalid(e.to_string()))?;
+        transaction!(self.reads, "create_sale", |tx| create(tx, "create_sale", sale))
+    }
+
+    /// One sale.
+    pub async fn sale(&self, sale: &SaleId) -> Result<Option<SaleRow>> {
+        self.sales_where(Some(sale)).await.map(|mut rows| rows.pop())
+    }
+
+    /// All sales, newest first.
+    pub async fn sales(&self) -> Result<Vec<SaleRow>> {
+        self.sales_where(None).await
+    }
+
+    async fn sales_where(&self, only: Option<&SaleId>) -> Result<Vec<SaleRow>> {
+        let rows = sqlx::query_as!(
+            Row,
+            r#"SELECT s.version, s.state, s.config AS "config: Json<SaleConfig>",
+                      max(t.epoch) AS "epoch!", sum(t.sold)::bigint AS "sold!"
+               FROM sales s JOIN stock t ON t.sale = s.id
+               WHERE $1::text IS NULL OR s.id = $1
+               GROUP BY s.id ORDER BY s.created_at_ms DESC, s.id"#,
+            only.map(SaleId::as_str)
+        )
+        .fetch_all(&self.reads)
+        .await
+        .map_err(outer)?;
+        rows.into_iter().map(SaleRow::try_from).collect()
+    }
+
+    /// Changes the operator's state; the state before must be one of `from`, else `Conflict`. Raises the
+    /// version.
+    pub async fn set_state(&self, sale: &SaleId, from: &[SaleState], to: SaleState) -> Result<SaleRow> {
+        let from: Vec<String> = from.iter().map(|s| s.to_string()).collect();
+        let rows = sqlx::query!(
+            "UPDATE sales SET state = $3, version = version + 1, updated_at_ms = unix_now_ms(), updated_by = 'set_state'
+             WHERE id = $1 AND state = ANY($2)",
+            sale.as_str(),
+            &from,
+            to.as_str()
+        )
+        .execute(&self.reads)
+        .await
+        .map_err(outer)?
+        .rows_affected();
+        let row = self.sale(sale).await?.ok_or(LedgerError::NotFound)?;
+        if rows == 1 {
+            Ok(row)
+        } else {
+            let wanted = from.join(" or ");
+            Err(LedgerError::Conflict(format!(
+                "the sale is {}, not {wanted}",
+                row.state
+            )))
+        }
+    }
+}
+
+async fn create(tx: &mut PgConnection, name: &'static str, sale: &SaleConfig) -> Result<SaleRow, TxError> {
+    let mut config = sale.clone();
+    config.version = 1;
+    let inserted = sqlx::query!(
+        "INSERT INTO sales (id, version, state, config, updated_by) VALUES ($1, $2, 'loading', $3, $4)
+         ON CONFLICT DO NOTHING",
+        config.id.as_str(),
+        config.version,
+        Json(&config) as _,
+        name
+    )
+    .execute(&mut *tx)
+    .await?
+    .rows_affected();
+    if inserted != 1 {
+        return Err(LedgerError::Conflict(format!("the sale {} exists", config.id)).into());
+    }
+    sqlx::query!(
+        "INSERT INTO stock (sale, shard, total, updated_by) VALUES ($1, $2, $3, $4)",
+        config.id.as_str(),
+        FIRST_SHARD,
+        i64::from(config.total),
+        name
+    )
+    .execute(&mut *tx)
+    .await?;
+    Ok(SaleRow {
+        config,
+        state: SaleState::Loading,
+        epoch: 1,
+        sold: 0,
+    })
+}
+
+/// The settings and the state, inside a transaction.
+pub(crate) async fn settings(tx: &mut PgConnection, sale: &SaleId) -> Result<(SaleConfig, SaleState), TxError> {
+    let row = sqlx::query!(
+        r#"SELECT state, config AS "config: Json<SaleConfig>" FROM sales WHERE id = $1"#,
+        sale.as_str()
+    )
+    .fetch_one(tx)
+    .await?;
+    Ok((row.config.0, word("state", &row.state)?))
+}

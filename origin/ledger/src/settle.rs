@@ -1,0 +1,284 @@
+//! Settling: a batch of queue messages becomes rows (design §7). The judgement is in [`crate::table`];
+//! here it is given what the ledger knows under the lock, and written down.
+
+use crate::{
+    Ledger, LedgerError, Order, Result, SettleError, Settled,
+    release::{NewRelease, insert_releases},
+    rows::{self, Refusal, word},
+    sales::settings,
+    table::{Book, Class, Known, Room, Tries},
+    tx::{Locked, TxError, lock_stock, move_sold, transaction},
+};
+use flashgate_shared::{
+    BuyerId, ClaimId, SaleId,
+    envelope::ClaimEnvelope,
+    order::{OrderStatus, ReleaseMode},
+    sale::SaleConfig,
+};
+use sqlx::PgConnection;
+use std::collections::{BTreeMap, HashMap};
+use uuid::Uuid;
+
+/// Most messages settled in one transaction: bounds how long the stock stays locked.
+const SETTLE_TRANSACTION_MESSAGES: usize = 500;
+
+impl Ledger {
+    /// Settles a batch in its order; the answers have the batch's length and order. Repeating it is safe.
+    ///
+    /// A batch that Postgres refuses for its data is halved until the bad row stands alone; that one
+    /// becomes `Mismatch`, its neighbours settle. On `Err` a part may have been settled: keep all messages.
+    pub async fn settle(&self, sale: &SaleId, batch: &[ClaimEnvelope]) -> Result<Vec<Settled>, SettleError> {
+        let mut settled = Vec::with_capacity(batch.len());
+        let mut parts: Vec<&[ClaimEnvelope]> = batch.chunks(SETTLE_TRANSACTION_MESSAGES).rev().collect();
+        while let Some(part) = parts.pop() {
+            let name = "settle";
+            match transaction!(self.settle, name, |tx| settle_part(tx, name, sale, part, false)) {
+                Ok(answers) => settled.extend(answers),
+                Err(LedgerError::Invalid(why) | LedgerError::Conflict(why)) if part.len() == 1 => {
+                    settled.push(Settled::Mismatch(why));
+                }
+                Err(LedgerError::Invalid(why) | LedgerError::Conflict(why)) => {
+                    tracing::warn!(%sale, messages = part.len(), why, "a batch was refused for its data: halved");
+                    let (left, right) = part.split_at(part.len() / 2);
+                    parts.extend([right, left]);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        for answer in &settled {
+            count(answer);
+        }
+        Ok(settled)
+    }
+
+    /// Passes a dead letter through the same table; only what would be reserved is refused as poison, and
+    /// its units go back.
+    pub async fn settle_dead(&self, envelope: &ClaimEnvelope) -> Result<Settled, SettleError> {
+        let (name, part) = ("settle_dead", std::slice::from_ref(envelope));
+        let answers = transaction!(self.settle, name, |tx| settle_part(
+            tx,
+            name,
+            &envelope.sale,
+            part,
+            true
+        ))?;
+        let answer = answers
+            .into_iter()
+            .next()
+            .ok_or_else(|| LedgerError::Bug("one message, no answer".into()))?;
+        count(&answer);
+        Ok(answer)
+    }
+}
+
+fn count(answer: &Settled) {
+    let class = match answer {
+        Settled::Reserved(_) => "reserved",
+        Settled::Repeat => "repeat",
+        Settled::Lost(reason) => reason.as_str(),
+        Settled::SecondHold => "second_hold",
+        Settled::Mismatch(_) => "mismatch",
+    };
+    metrics::counter!("flashgate_ledger_settled_total", "class" => class).increment(1);
+}
+
+/// The body: lock, read, judge, write.
+async fn settle_part(
+    tx: &mut PgConnection,
+    name: &'static str,
+    sale: &SaleId,
+    part: &[ClaimEnvelope],
+    dead: bool,
+) -> Result<Vec<Settled>, TxError> {
+    let Some(locked) = lock_stock(tx, sale).await? else {
+        let unknown = |_: &ClaimEnvelope| Settled::Mismatch(format!("the ledger has no sale {sale}"));
+        return Ok(part.iter().map(unknown).collect());
+    };
+    let (config, _) = settings(tx, sale).await?;
+    let mut book = open_book(tx, &config, &locked, part, dead).await?;
+    let mut drafts = Drafts::default();
+    let mut answers = Vec::with_capacity(part.len());
+    for message in part {
+        let class = book.judge(message);
+        answers.push(drafts.add(&config, &locked, message, class)?);
+    }
+    drafts.write(tx, name, sale, &locked).await?;
+    Ok(answers)
+}
+
+/// What the ledger knows of the batch's claims and buyers.
+async fn open_book<'a>(
+    tx: &mut PgConnection,
+    sale: &'a SaleConfig,
+    locked: &Locked,
+    part: &[ClaimEnvelope],
+    dead: bool,
+) -> Result<Book<'a>, TxError> {
+    let claim_ids: Vec<Uuid> = part.iter().map(|m| m.claim_id.0).collect();
+    let buyer_ids: Vec<String> = part.iter().map(|m| m.buyer.to_string()).collect();
+    let mut claims = HashMap::with_capacity(part.len());
+    let known = sqlx::query!(
+        "SELECT claim_id, sale, buyer, quantity, hold FROM orders WHERE claim_id = ANY($1)",
+        &claim_ids
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    for row in known {
+        claims.insert(
+            ClaimId(row.claim_id),
+            Known {
+                sale: word("sale", &row.sale)?,
+                buyer: word("buyer", &row.buyer)?,
+                quantity: rows::number("quantity", row.quantity)?,
+                hold: row.hold.map(|h| word("hold", &h)).transpose()?,
+            },
+        );
+    }
+    let tried = sqlx::query!(
+        r#"SELECT buyer, bool_or(status IN ('RESERVED', 'PAID')) AS "live!", bool_or(status = 'EXPIRED') AS "ended!"
+           FROM orders WHERE sale = $1 AND buyer = ANY($2) GROUP BY buyer"#,
+        sale.id.as_str(),
+        &buyer_ids
+    )
+    .fetch_all(&mut *tx)
+    .await?;
+    let mut buyers: HashMap<BuyerId, Tries> = HashMap::with_capacity(part.len());
+    for row in tried {
+        buyers.insert(
+            word("buyer", &row.buyer)?,
+            Tries {
+                live: row.live,
+                ended: row.ended,
+            },
+        );
+    }
+    let room = locked.shards.iter().map(|s| Room {
+        shard: s.shard,
+        free: s.total - s.sold,
+    });
+    Ok(Book {
+        sale,
+        epoch: locked.epoch,
+        claims,
+        buyers,
+        room: room.collect(),
+        dead,
+    })
+}
+
+/// What a batch is about to write.
+#[derive(Default)]
+struct Drafts {
+    orders: Vec<(i16, Order)>,
+    releases: Vec<NewRelease>,
+}
+
+impl Drafts {
+    fn add(
+        &mut self,
+        config: &SaleConfig,
+        locked: &Locked,
+        message: &ClaimEnvelope,
+        class: Class,
+    ) -> Result<Settled, TxError> {
+        Ok(match class {
+            Class::Mismatch(why) => Settled::Mismatch(why),
+            Class::Repeat => Settled::Repeat,
+            Class::SecondHold => {
+                self.release(message, message.quantity);
+                Settled::SecondHold
+            }
+            Class::Lost { reason, release } => {
+                let refusal = Refusal {
+                    sale: &message.sale,
+                    claim_id: message.claim_id,
+                    buyer: &message.buyer,
+                    quantity: message.quantity,
+                    reason,
+                    hold: Some(message.hold.clone()),
+                    amount: amount(config, message.quantity)?,
+                    trace_id: message.trace_id,
+                    now_ms: locked.now_ms,
+                };
+                self.orders.push((first_shard(locked)?, refusal.into_order()));
+                if let Some(units) = release {
+                    self.release(message, units);
+                }
+                Settled::Lost(reason)
+            }
+            Class::Reserve { shard } => {
+                let order = reserve(config, locked, message)?;
+                self.orders.push((shard, order.clone()));
+                Settled::Reserved(order)
+            }
+        })
+    }
+
+    fn release(&mut self, message: &ClaimEnvelope, units: u32) {
+        self.releases.push(NewRelease {
+            claim_id: message.claim_id,
+            hold: message.hold.clone(),
+            buyer: message.buyer.clone(),
+            units,
+            mode: ReleaseMode::Void,
+            trace_id: message.trace_id,
+        });
+    }
+
+    /// Inserts the orders, counts what was really inserted, moves `sold` by that, records the releases.
+    async fn write(
+        self,
+        tx: &mut PgConnection,
+        name: &'static str,
+        sale: &SaleId,
+        locked: &Locked,
+    ) -> Result<(), TxError> {
+        if !self.orders.is_empty() {
+            let inserted = rows::insert_orders(tx, name, &self.orders).await?;
+            if inserted.len() != self.orders.len() {
+                let missing = self.orders.len() - inserted.len();
+                return Err(TxError::Again(format!(
+                    "{missing} orders met a row that was not there before"
+                )));
+            }
+            let mut sold: BTreeMap<i16, i64> = BTreeMap::new();
+            for (shard, units) in inserted {
+                *sold.entry(shard).or_default() += units;
+            }
+            move_sold(tx, name, sale, locked.now_ms, &sold).await?;
+        }
+        insert_releases(tx, name, sale, locked.epoch, locked.now_ms, &self.releases).await
+    }
+}
+
+/// The pay window starts now, when the ledger reserves, not when the claim queued.
+fn reserve(config: &SaleConfig, locked: &Locked, message: &ClaimEnvelope) -> Result<Order, TxError> {
+    let pay_by_ms = locked.now_ms + config.pay_window_ms;
+    Ok(Order {
+        claim_id: message.claim_id,
+        sale: message.sale.clone(),
+        buyer: message.buyer.clone(),
+        quantity: message.quantity,
+        status: OrderStatus::Reserved,
+        reason: None,
+        hold: Some(message.hold.clone()),
+        amount: amount(config, message.quantity)?,
+        reserved_at_ms: Some(locked.now_ms),
+        pay_by_ms: Some(pay_by_ms),
+        hold_until_ms: Some(pay_by_ms + config.grace_ms),
+        paying: false,
+        refunded: false,
+        trace_id: message.trace_id,
+        created_at_ms: locked.now_ms,
+    })
+}
+
+fn amount(config: &SaleConfig, quantity: u32) -> Result<flashgate_shared::Money, LedgerError> {
+    let whole = config.price.times(quantity);
+    whole.ok_or_else(|| LedgerError::Invalid(format!("the price of {quantity} units does not fit")))
+}
+
+fn first_shard(locked: &Locked) -> Result<i16, LedgerError> {
+    let first = locked.shards.first().map(|s| s.shard);
+    first.ok_or_else(|| LedgerError::Bug("no stock row".into()))
+}

@@ -1,0 +1,9 @@
+//! The ledger on a real, private Postgres; one database for each test.
+
+mod bench;
+mod model;
+mod pay;
+mod releases;
+mod sales;
+mod settle_batches;
+mod settle_table;
