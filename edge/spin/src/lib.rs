@@ -1,1 +1,198 @@
-//! Placeholder.
+//! The edge gate as a Spin component: translation only, every decision is in `flashgate-gate`.
+//!
+//! An instance serves many requests, several at a time, and may end at any moment: what the gate
+//! remembers is a cache. The client's address is the one that the runtime vouches for.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+
+use bytes::Bytes;
+use flashgate_gate::{Body, BodyError, Gate, GateConfig, Host, OriginError, RequestBody, Terms};
+use flashgate_shared::UnixMs;
+use http::{HeaderMap, HeaderValue, Uri, header::CONTENT_LENGTH, uri::Parts};
+use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
+use spin_sdk::{
+    http::{IntoResponse, Request, send},
+    http_service, variables,
+    wasip3::{
+        clocks::monotonic_clock,
+        http::types::ErrorCode,
+        http_compat::{IncomingBody, IncomingMessage, IncomingRequestBody, IncomingResponseBody},
+        random::random,
+    },
+};
+use std::{
+    cell::{Cell, OnceCell},
+    future::{Future, poll_fn},
+    hash::{DefaultHasher, Hash, Hasher},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    pin::pin,
+    rc::Rc,
+    task::Poll,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// The header in which the runtime tells the client's socket address.
+const CLIENT_ADDRESS: &str = "spin-client-addr";
+
+/// What lives as long as the instance.
+struct Instance {
+    gate: Gate,
+    /// Scheme and authority of the origin; `None` when the variable is unusable: nobody is admitted.
+    origin: Option<Parts>,
+    seed: (u64, u64),
+    drawn: Cell<u64>,
+}
+
+thread_local! {
+    static INSTANCE: OnceCell<Rc<Instance>> = const { OnceCell::new() };
+}
+
+async fn instance() -> Rc<Instance> {
+    if let Some(instance) = INSTANCE.with(|cell| cell.get().cloned()) {
+        return instance;
+    }
+    let read = |name: &'static str| async move {
+        variables::get(name).await.unwrap_or_else(|e| {
+            eprintln!("flashgate: variable {name}: {e}");
+            String::new()
+        })
+    };
+    let (origin_url, edge_key) = (read("origin_url").await, read("edge_key").await);
+    let made = Instance {
+        gate: Gate::new(GateConfig { edge_key }),
+        origin: origin_url.parse::<Uri>().ok().map(Uri::into_parts),
+        seed: (random::get_random_u64(), random::get_random_u64()),
+        drawn: Cell::new(0),
+    };
+    // Another request may have been faster during the awaits: the first one made stays.
+    INSTANCE.with(|cell| cell.get_or_init(|| Rc::new(made)).clone())
+}
+
+/// The ports of the gate on this runtime.
+struct Runtime(Rc<Instance>);
+
+impl Host for Runtime {
+    type Stream = IncomingResponseBody;
+
+    fn now_ms(&self) -> UnixMs {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        UnixMs::try_from(since.as_millis()).unwrap_or(UnixMs::MAX)
+    }
+
+    fn random_u64(&self) -> u64 {
+        // A keyed hash (SipHash) of a counter: the numbers that clients see tell nothing of others.
+        let n = self.0.drawn.get().wrapping_add(1);
+        self.0.drawn.set(n);
+        let mut hasher = DefaultHasher::new();
+        (self.0.seed, n).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    async fn origin(
+        &self,
+        request: http::Request<Bytes>,
+        terms: Terms,
+    ) -> Result<http::Response<Body<IncomingResponseBody>>, OriginError> {
+        let request = self.outgoing(request).ok_or(OriginError::Unreachable)?;
+        let work = async {
+            let answer = send(request).await.map_err(|e| origin_error(&e))?;
+            let (parts, body) = answer.into_parts();
+            if terms.stream && parts.status.is_success() {
+                return Ok(http::Response::from_parts(parts, Body::Stream(body)));
+            }
+            let bytes = collect(body, terms.max_bytes).await.map_err(|e| match e {
+                BodyError::TooLarge => OriginError::TooLarge,
+                BodyError::Broken => OriginError::NoAnswer,
+            })?;
+            Ok(http::Response::from_parts(parts, Body::Bytes(bytes)))
+        };
+        within(terms.deadline_ms, work).await.unwrap_or(Err(OriginError::NoAnswer))
+    }
+
+    async fn pause(&self, ms: u64) {
+        monotonic_clock::wait_for(ms.saturating_mul(1_000_000)).await;
+    }
+}
+
+impl Runtime {
+    /// The request with the origin's scheme and authority.
+    fn outgoing(&self, request: http::Request<Bytes>) -> Option<http::Request<Full<Bytes>>> {
+        let origin = self.0.origin.as_ref()?;
+        let (mut parts, body) = request.into_parts();
+        let mut uri = parts.uri.into_parts();
+        uri.scheme = origin.scheme.clone();
+        uri.authority = origin.authority.clone();
+        parts.uri = Uri::from_parts(uri).ok()?;
+        parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+        Some(http::Request::from_parts(parts, Full::new(body)))
+    }
+}
+
+/// Whether a failed request surely had no effect.
+fn origin_error(error: &ErrorCode) -> OriginError {
+    match error {
+        ErrorCode::DnsTimeout
+        | ErrorCode::DnsError(_)
+        | ErrorCode::DestinationNotFound
+        | ErrorCode::DestinationUnavailable
+        | ErrorCode::DestinationIpProhibited
+        | ErrorCode::DestinationIpUnroutable
+        | ErrorCode::ConnectionRefused
+        | ErrorCode::ConnectionTimeout
+        | ErrorCode::ConnectionLimitReached
+        | ErrorCode::TlsProtocolError
+        | ErrorCode::TlsCertificateError
+        | ErrorCode::HttpRequestDenied => OriginError::Unreachable,
+        _ => OriginError::NoAnswer,
+    }
+}
+
+/// A body of the client, unread.
+struct Incoming(IncomingRequestBody);
+
+impl RequestBody for Incoming {
+    async fn read(self, max_bytes: usize) -> Result<Bytes, BodyError> {
+        collect(self.0, max_bytes).await
+    }
+}
+
+async fn collect<T: IncomingMessage>(body: IncomingBody<T>, max_bytes: usize) -> Result<Bytes, BodyError> {
+    match Limited::new(body, max_bytes).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(e) if e.is::<LengthLimitError>() => Err(BodyError::TooLarge),
+        Err(_) => Err(BodyError::Broken),
+    }
+}
+
+/// The work's result, or `None` when the time is over first; the work is then cancelled.
+async fn within<T>(ms: u64, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    let mut time = pin!(monotonic_clock::wait_for(ms.saturating_mul(1_000_000)));
+    poll_fn(|cx| {
+        if let Poll::Ready(done) = work.as_mut().poll(cx) {
+            return Poll::Ready(Some(done));
+        }
+        time.as_mut().poll(cx).map(|()| None)
+    })
+    .await
+}
+
+/// The address that the runtime vouches for. Without one all clients share a bucket.
+fn client_address(headers: &HeaderMap) -> IpAddr {
+    headers
+        .get(CLIENT_ADDRESS)
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.parse::<SocketAddr>().map(|a| a.ip()).or_else(|_| v.parse()).ok())
+        .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+}
+
+#[http_service]
+async fn answer(request: Request) -> impl IntoResponse {
+    let instance = instance().await;
+    let runtime = Runtime(instance.clone());
+    let client = client_address(request.headers());
+    let answer = instance.gate.handle(&runtime, client, request.map(Incoming)).await;
+    answer.map(|body| match body {
+        Body::Bytes(bytes) => Either::Left(Full::new(bytes)),
+        Body::Stream(stream) => Either::Right(stream),
+    })
+}

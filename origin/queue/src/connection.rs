@@ -77,6 +77,12 @@ impl Queue {
         self.inner.connection.lock().await.as_ref().is_some_and(|connection| connection.status().connected())
     }
 
+    /// Whether the broker answers, with a connection made anew if need be.
+    pub async fn ping(&self) -> Result<(), QueueError> {
+        crate::topology::close(self.channel().await?).await;
+        Ok(())
+    }
+
     /// The connection, made anew if it was lost. Only one caller at a time makes it.
     pub(crate) async fn connection(&self) -> Result<Arc<Connection>, QueueError> {
         let mut slot = self.inner.connection.lock().await;

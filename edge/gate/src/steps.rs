@@ -1,0 +1,148 @@
+//! The single checks of the order in design §5, each with the refusal that it says.
+
+use crate::{
+    address::{AddressTable, Class},
+    entry,
+    gate::{Gate, Request},
+    host::Host,
+    limits,
+    refresh::SaleRef,
+    refuse::Refusal,
+};
+use flashgate_shared::{
+    BuyerId, UnixMs,
+    admission::Permit,
+    problem::ProblemKind,
+    sale::{AddressLimits, BucketLimit, SalePhase},
+    token::{self, Lifetime, TokenError},
+    wire::LeaseKind,
+};
+use std::hash::Hash;
+
+impl Gate {
+    /// Step 2: refuses unless the sale sells now.
+    pub(crate) fn check_phase<H: Host>(&self, rq: &Request<'_, H>, sale: &SaleRef) -> Result<(), Refusal> {
+        let sale = sale.borrow();
+        match sale.phase(self.now_ms(rq)) {
+            SalePhase::Open => Ok(()),
+            phase => Err(self.phase_refusal(rq, phase, sale.doc.sale.opens_at_ms)),
+        }
+    }
+
+    pub(crate) fn phase_refusal<H: Host>(&self, rq: &Request<'_, H>, phase: SalePhase, opens_at_ms: UnixMs) -> Refusal {
+        let now_ms = self.now_ms(rq);
+        let (kind, retry_after_ms) = match phase {
+            SalePhase::Scheduled => {
+                let wait_ms = opens_at_ms.saturating_sub(now_ms).max(0).unsigned_abs();
+                let spread_ms = rq.host.random_u64() % limits::OPENING_SPREAD_MS;
+                let ms = wait_ms.min(limits::OPENING_RETRY_MAX_MS) + spread_ms;
+                (ProblemKind::NotOpen, Some(ms))
+            }
+            SalePhase::SoldOut => (ProblemKind::SoldOut, Some(rq.jitter(limits::SOLD_OUT_RETRY_MS))),
+            // The end is the end: nobody is asked to come back.
+            SalePhase::Closed => (ProblemKind::Closed, None),
+            SalePhase::Paused | SalePhase::Open => (ProblemKind::Paused, Some(rq.jitter(limits::PAUSED_RETRY_MS))),
+        };
+        let mut refusal = Refusal::new(kind);
+        refusal.retry_after_ms = retry_after_ms;
+        refusal.now_ms = Some(now_ms);
+        refusal.opens_at_ms = (kind == ProblemKind::NotOpen).then_some(opens_at_ms);
+        refusal
+    }
+
+    /// Step 4: counts the demand, and refuses when no permit is there.
+    pub(crate) fn check_admission<H: Host>(
+        &self,
+        rq: &Request<'_, H>,
+        sale: &SaleRef,
+        kind: LeaseKind,
+    ) -> Result<(), Refusal> {
+        let mut sale = sale.borrow_mut();
+        let book = sale.book(kind);
+        book.arrive();
+        if book.has_permit(rq.now.get()) {
+            return Ok(());
+        }
+        let (deaf, crowd) = (book.is_deaf(), book.crowd());
+        drop(sale);
+        Err(self.no_permit(rq, deaf, crowd))
+    }
+
+    /// Step 6: takes the permit that step 4 saw, unless another request took it meanwhile.
+    pub(crate) fn spend<H: Host>(
+        &self,
+        rq: &Request<'_, H>,
+        sale: &SaleRef,
+        kind: LeaseKind,
+    ) -> Result<Permit, Refusal> {
+        let mut sale = sale.borrow_mut();
+        let book = sale.book(kind);
+        let permit = book.spend(rq.tick());
+        let (deaf, crowd) = (book.is_deaf(), book.crowd());
+        drop(sale);
+        permit.ok_or_else(|| self.no_permit(rq, deaf, crowd))
+    }
+
+    /// The larger the crowd, the longer the wait, so that those who come back do not meet again.
+    pub(crate) fn no_permit<H: Host>(&self, rq: &Request<'_, H>, deaf: bool, crowd: u32) -> Refusal {
+        if deaf {
+            return self.out_of_reach(rq);
+        }
+        let wait_ms =
+            (u64::from(crowd) * limits::TRY_AGAIN_EACH_MS).clamp(limits::TRY_AGAIN_MIN_MS, limits::TRY_AGAIN_MAX_MS);
+        let mut refusal = Refusal::new(ProblemKind::TryAgain).retry_after_ms(rq.jitter(wait_ms));
+        refusal.now_ms = Some(self.now_ms(rq));
+        refusal
+    }
+
+    /// Step 5: the entry token, by the authority's clock. A key that is not known may be new: the
+    /// settings are fetched once more, rarely.
+    pub(crate) async fn verify<H: Host>(
+        &self,
+        rq: &Request<'_, H>,
+        head: &http::Request<()>,
+        sale: &SaleRef,
+    ) -> Result<BuyerId, Refusal> {
+        let now_ms = self.now_ms(rq);
+        let check = || {
+            let sale = sale.borrow();
+            let id = &sale.doc.sale.id;
+            let token = entry::token(head.headers(), Some(id.as_str())).ok_or(TokenError::Missing)?;
+            token::verify(token, &sale.keys, &sale.doc.issuer, id, now_ms, Lifetime::Strict)
+        };
+        let mut found = check();
+        if found == Err(TokenError::UnknownKey) {
+            self.update(rq, sale, true).await;
+            found = check();
+        }
+        found.map(|claims| claims.sub).map_err(|e| {
+            let mut refusal = entry::token_refusal(&e);
+            refusal.now_ms = Some(now_ms);
+            refusal
+        })
+    }
+
+    /// Takes a token of the client's bucket for things that belong to no sale.
+    pub(crate) fn take_default<H: Host>(&self, rq: &Request<'_, H>, class: Class) -> Result<(), Refusal> {
+        self.take(rq, (class, rq.client), AddressLimits::default().read)
+    }
+
+    /// Takes a token of any bucket.
+    pub(crate) fn take<H: Host>(&self, rq: &Request<'_, H>, key: impl Hash, limit: BucketLimit) -> Result<(), Refusal> {
+        let mut state = self.state.borrow_mut();
+        let table =
+            state.addresses.get_or_insert_with(|| AddressTable::new((rq.host.random_u64(), rq.host.random_u64())));
+        let taken = table.take(key, limit, rq.now.get());
+        drop(state);
+        taken.map_err(|wait_ms| {
+            let mut refusal = Refusal::new(ProblemKind::SlowDown).retry_after_ms(rq.jitter(wait_ms));
+            refusal.now_ms = Some(self.now_ms(rq));
+            refusal
+        })
+    }
+
+    /// The authority's clock, as well as it is known.
+    pub(crate) fn now_ms<H: Host>(&self, rq: &Request<'_, H>) -> UnixMs {
+        self.state.borrow().clock.now_ms(rq.now.get())
+    }
+}

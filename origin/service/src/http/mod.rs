@@ -1,0 +1,46 @@
+//! The HTTP API. One file per endpoint under `routes`, each in the order: error, its mapping to a
+//! problem, docs, handler, tests.
+
+pub mod extract;
+pub mod layers;
+pub mod problem;
+pub mod routes;
+pub mod server;
+
+use crate::App;
+use axum::{
+    Router,
+    routing::{get, post},
+};
+use flashgate_shared::problem::ProblemKind;
+use problem::Refusal;
+use std::sync::Arc;
+
+/// All routes.
+pub fn router(app: Arc<App>) -> Router {
+    use routes::*;
+    Router::new()
+        .route("/v1/sales/{sale}/claim", post(claim::handler))
+        .route("/v1/sales/{sale}/enter", post(enter::handler))
+        .route("/v1/sales/{sale}/my-claim", get(my_claim::handler))
+        .route("/v1/claims/{id}", get(claim_status::handler))
+        .route("/v1/claims/{id}/events", get(events::handler))
+        .route("/v1/claims/{id}/release", post(let_go::handler))
+        .route("/v1/orders", post(orders::handler))
+        .route("/v1/edge/sales/{sale}", get(edge_sale::handler))
+        .route("/v1/edge/leases", post(leases::handler))
+        .route("/v1/payments/notices", post(notices::handler))
+        .route("/v1/admin/sales", get(admin_sales::list).post(admin_create::handler))
+        .route("/v1/admin/sales/{sale}", get(admin_sales::show))
+        .route("/v1/admin/sales/{sale}/pause", post(admin_state::pause))
+        .route("/v1/admin/sales/{sale}/resume", post(admin_state::resume))
+        .route("/v1/admin/sales/{sale}/close", post(admin_state::close))
+        .route("/v1/admin/sales/{sale}/audit", get(audit::handler))
+        .route("/v1/admin/sales/{sale}/traffic", get(traffic::handler))
+        .route("/healthz", get(health::alive))
+        .route("/readyz", get(health::ready))
+        .route("/metrics", get(health::metrics))
+        .fallback(async || Refusal::from(ProblemKind::NotFound))
+        .method_not_allowed_fallback(async || Refusal::from(ProblemKind::MethodNotAllowed))
+        .with_state(app)
+}

@@ -1,0 +1,143 @@
+//! `POST /v1/admin/sales`: sets a sale up, step by step: ledger row, queue, gate, open. Each step may
+//! be repeated: after a crash the same request again finishes it.
+
+use crate::{
+    App,
+    http::{
+        extract::{self, Operator},
+        problem::Refusal,
+        routes::{admin_sales::view, orders::ledger_refusal},
+    },
+};
+use axum::{Json, body::Body, extract::State};
+use flashgate_ledger::{LedgerError, SaleRow};
+use flashgate_queue::QueueError;
+use flashgate_shared::{
+    Epoch, limits,
+    problem::ProblemKind,
+    sale::{SaleConfig, SaleConfigError, SaleState},
+    wire::{AdminSale, NewSale},
+};
+use flashgate_stock::{BucketLoad, LoadReply, StockError};
+use http::{HeaderMap, StatusCode};
+use std::sync::Arc;
+
+/// Messages that the queue holds beyond two for each unit: repeats by the relay and second holds.
+const QUEUE_MARGIN_MESSAGES: u64 = 1_000;
+
+/// Why a sale is not set up.
+#[derive(Debug)]
+pub enum CreateError {
+    /// The settings are no good.
+    Config(SaleConfigError),
+    /// A sale of this id with other settings exists.
+    Exists,
+    /// The ledger says no.
+    Ledger(LedgerError),
+    /// The broker does not answer.
+    Queue(QueueError),
+    /// Redis does not answer.
+    Stock(StockError),
+    /// The gate holds a newer generation of this sale than the ledger: a foreign or restored Redis.
+    NewerGate(Epoch),
+}
+
+impl From<CreateError> for Refusal {
+    fn from(error: CreateError) -> Self {
+        match error {
+            CreateError::Config(error) => Refusal::from(ProblemKind::Unprocessable).detail(error.to_string()),
+            CreateError::Exists => Refusal::from(ProblemKind::WrongState).detail("a sale of this id with other settings exists"),
+            CreateError::Ledger(error) => ledger_refusal(&error),
+            CreateError::Queue(error) => Refusal::from(ProblemKind::Unavailable).detail(format!("queue: {error}")),
+            CreateError::Stock(error) => Refusal::from(ProblemKind::Unavailable).detail(format!("gate: {error}")),
+            CreateError::NewerGate(epoch) => {
+                Refusal::from(ProblemKind::WrongState).detail(format!("the gate is at epoch {epoch} already"))
+            }
+        }
+    }
+}
+
+/// Creates a sale, or finishes one whose creation was cut off. The version is given by the origin.
+pub async fn handler(
+    _: Operator,
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<AdminSale>), Refusal> {
+    let config: NewSale = extract::json_required(&headers, body, limits::ADMIN_BODY_BYTES).await?;
+    config.validate().map_err(CreateError::Config)?;
+    let row = set_up(&app, &config).await?;
+    app.sales.refresh(&app.ledger).await.map_err(CreateError::Ledger)?;
+    app.settlers.notify_one();
+    tracing::info!(sale = %row.config.id, total = row.config.total, "a sale is set up");
+    Ok((StatusCode::CREATED, Json(view(&app, &row).await)))
+}
+
+async fn set_up(app: &App, config: &SaleConfig) -> Result<SaleRow, CreateError> {
+    let row = match app.ledger.create_sale(config).await {
+        Ok(row) => row,
+        Err(LedgerError::Conflict(_)) => {
+            let row = app.ledger.sale(&config.id).await.map_err(CreateError::Ledger)?;
+            row.filter(|row| same(&row.config, config)).ok_or(CreateError::Exists)?
+        }
+        Err(error) => return Err(CreateError::Ledger(error)),
+    };
+    if row.state != SaleState::Loading {
+        return Ok(row);
+    }
+    let cap = u64::from(config.total) * 2 + QUEUE_MARGIN_MESSAGES;
+    app.queue.declare(&config.id, cap).await.map_err(CreateError::Queue)?;
+    for load in spread(config.total, config.buckets) {
+        let bucket = std::slice::from_ref(&load);
+        match app.stock.load(&config.id, row.epoch, bucket).await.map_err(CreateError::Stock)? {
+            LoadReply::Loaded => {}
+            // An attempt before this one got here; nobody has claimed yet, for the sale is not open.
+            LoadReply::Refused { epoch, .. } if epoch == row.epoch => {}
+            LoadReply::Refused { epoch, .. } => return Err(CreateError::NewerGate(epoch)),
+        }
+    }
+    match app.ledger.set_state(&config.id, &[SaleState::Loading], SaleState::Open).await {
+        Ok(row) => Ok(row),
+        // Another attempt was quicker.
+        Err(LedgerError::Conflict(_)) => Ok(app.ledger.sale(&config.id).await.map_err(CreateError::Ledger)?.unwrap_or(row)),
+        Err(error) => Err(CreateError::Ledger(error)),
+    }
+}
+
+fn same(known: &SaleConfig, asked: &SaleConfig) -> bool {
+    SaleConfig { version: known.version, ..asked.clone() } == *known
+}
+
+/// The total over the buckets, as evenly as can be.
+fn spread(total: u32, buckets: u16) -> Vec<BucketLoad> {
+    let count = u32::from(buckets.max(1));
+    let (each, more) = (total / count, total % count);
+    (0..buckets.max(1))
+        .map(|bucket| BucketLoad {
+            bucket,
+            stock: each + u32::from(u32::from(bucket) < more),
+            receipts: Vec::new(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_is_spread_evenly_and_completely() {
+        let stocks: Vec<u32> = spread(10, 4).iter().map(|b| b.stock).collect();
+        assert_eq!(stocks, [3, 3, 2, 2]);
+        let sum: u32 = spread(340, 7).iter().map(|b| b.stock).sum();
+        assert_eq!(sum, 340);
+        assert_eq!(spread(1, 3).iter().filter(|b| b.stock == 1).count(), 1);
+    }
+
+    #[test]
+    fn refusals_have_their_status() {
+        assert_eq!(Refusal::from(CreateError::Exists).0.status, 409);
+        let config = SaleConfigError { field: "total", problem: "x".into() };
+        assert_eq!(Refusal::from(CreateError::Config(config)).0.status, 422);
+    }
+}

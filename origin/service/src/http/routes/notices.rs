@@ -1,0 +1,99 @@
+//! `POST /v1/payments/notices`: what the provider says of a payment, signed as Standard Webhooks 1.0
+//! wants it. Every outcome that is recorded is acknowledged; what is not, the provider sends again.
+
+use crate::{
+    App,
+    http::{
+        extract::{self, Trace},
+        problem::Refusal,
+    },
+};
+use axum::{body::Body, extract::State};
+use flashgate_ledger::{LedgerError, NoticeOutcome};
+use flashgate_shared::{limits, problem::ProblemKind, wire::PaymentNotice};
+use http::{HeaderMap, StatusCode};
+use std::sync::Arc;
+
+/// Why a notice is not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoticeError {
+    /// Not signed by the provider, or too old.
+    Signature,
+    /// Signed, but no notice that we know.
+    Malformed(String),
+    /// Not recorded: to be sent again.
+    Ledger(LedgerError),
+}
+
+impl From<NoticeError> for Refusal {
+    fn from(error: NoticeError) -> Self {
+        match error {
+            NoticeError::Signature => {
+                Refusal::from(ProblemKind::Unauthorized).detail("the signature does not fit")
+            }
+            NoticeError::Malformed(why) => Refusal::from(ProblemKind::Unprocessable).detail(why),
+            NoticeError::Ledger(LedgerError::Invalid(why)) => Refusal::from(ProblemKind::Unprocessable).detail(why),
+            NoticeError::Ledger(LedgerError::Bug(_)) => ProblemKind::Internal.into(),
+            NoticeError::Ledger(_) => ProblemKind::Unavailable.into(),
+        }
+    }
+}
+
+/// Applies a notice. 204, also when it was known or the money goes back.
+pub async fn handler(
+    Trace(trace): Trace,
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<StatusCode, Refusal> {
+    let body = extract::bytes(body, limits::ADMIN_BODY_BYTES).await?;
+    app.secrets.webhook.verify(&body, &headers).map_err(|_| NoticeError::Signature)?;
+    let notice: PaymentNotice =
+        serde_json::from_slice(&body).map_err(|e| NoticeError::Malformed(e.to_string()))?;
+    let outcome = app.ledger.apply_notice(&notice).await.map_err(|error| {
+        tracing::error!(%error, %trace, payment = %notice.payment_id, claim = %notice.claim_id, "a notice was not recorded");
+        NoticeError::Ledger(error)
+    })?;
+    record(&app, &notice, &outcome);
+    app.watchers.news(&notice.claim_id);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn record(app: &App, notice: &PaymentNotice, outcome: &NoticeOutcome) {
+    let (payment, claim) = (&notice.payment_id, &notice.claim_id);
+    let word = match outcome {
+        NoticeOutcome::Paid => "paid",
+        NoticeOutcome::Repeat => "repeat",
+        NoticeOutcome::FailedNoted => "failed",
+        NoticeOutcome::Refunding { reason } => {
+            tracing::warn!(%payment, %claim, reason = reason.as_str(), "money that came too late goes back");
+            "refunding"
+        }
+        NoticeOutcome::Mismatch { expected, paid } => {
+            tracing::error!(%payment, %claim, %expected, %paid, "a wrong amount was paid; it goes back");
+            "mismatch"
+        }
+        NoticeOutcome::UnknownClaim => {
+            tracing::error!(%payment, %claim, "a payment for a claim that is not known here");
+            "unknown_claim"
+        }
+    };
+    metrics::counter!("flashgate_payment_notices_total", "outcome" => word).increment(1);
+    // Some of these end an order or owe money; both workers look for themselves.
+    app.releases.notify_one();
+    app.refunds.notify_one();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_recorded_is_to_be_sent_again() {
+        let status = |e: NoticeError| Refusal::from(e).0.status;
+        assert_eq!(status(NoticeError::Signature), 401);
+        assert_eq!(status(NoticeError::Malformed("x".into())), 422);
+        assert_eq!(status(NoticeError::Ledger(LedgerError::Unavailable("x".into()))), 503);
+        assert_eq!(status(NoticeError::Ledger(LedgerError::Conflict("x".into()))), 503);
+    }
+}

@@ -1,0 +1,102 @@
+//! The roles that run in the background: supervised loops, idempotent, on a timer and when nudged.
+
+pub mod confirmed;
+pub mod outbox;
+pub mod refunds;
+pub mod releases;
+pub mod settle;
+pub mod sweep;
+
+use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
+use futures_util::FutureExt;
+use tokio_util::sync::CancellationToken;
+
+/// How long a loop that panicked stays down.
+const RESTART_AFTER: Duration = Duration::from_secs(1);
+
+/// Waits, or until shutdown.
+pub async fn pause(period: Duration, shutdown: &CancellationToken) {
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = tokio::time::sleep(period) => {}
+    }
+}
+
+/// Waits, or until nudged, or until shutdown.
+pub async fn pause_or(period: Duration, nudge: impl Future<Output = ()>, shutdown: &CancellationToken) {
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = nudge => {}
+        () = tokio::time::sleep(period) => {}
+    }
+}
+
+/// Runs a loop until it returns, and again when it panics: what it was doing is a record somewhere.
+pub async fn supervise<F: Future<Output = ()>>(name: &'static str, shutdown: CancellationToken, body: impl Fn() -> F) {
+    while AssertUnwindSafe(body()).catch_unwind().await.is_err() {
+        metrics::counter!("flashgate_role_panics_total", "role" => name).increment(1);
+        tracing::error!(role = name, "a background loop panicked and is started again");
+        pause(RESTART_AFTER, &shutdown).await;
+    }
+}
+
+/// Doubling waits between failures of one loop.
+#[derive(Debug, Clone, Copy)]
+pub struct Backoff {
+    next_ms: u64,
+}
+
+impl Backoff {
+    const FIRST_MS: u64 = 100;
+    const LAST_MS: u64 = 5_000;
+
+    /// As after a success.
+    pub const fn new() -> Self {
+        Self { next_ms: Self::FIRST_MS }
+    }
+
+    /// Whether the last attempt was a success: a failure after it is news.
+    pub const fn is_fresh(&self) -> bool {
+        self.next_ms == Self::FIRST_MS
+    }
+
+    /// The wait after one more failure.
+    pub fn failed(&mut self) -> Duration {
+        let wait = crate::http::problem::jitter(self.next_ms);
+        self.next_ms = (self.next_ms * 2).min(Self::LAST_MS);
+        Duration::from_millis(wait)
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_that_panics_is_started_again() {
+        let runs = AtomicU32::new(0);
+        supervise("test", CancellationToken::new(), || async {
+            if runs.fetch_add(1, Ordering::SeqCst) == 0 {
+                panic!("once");
+            }
+        })
+        .await;
+        assert_eq!(runs.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn waits_grow_to_a_limit() {
+        let mut backoff = Backoff::new();
+        for _ in 0..20 {
+            backoff.failed();
+        }
+        assert_eq!(backoff.next_ms, Backoff::LAST_MS);
+    }
+}

@@ -1,0 +1,84 @@
+//! The relay: publishes again whatever has stayed in the outbox (design §6), and deletes it once the
+//! broker has confirmed. It composes nothing: an entry carries its own epoch and trace.
+
+use crate::{App, roles::Backoff, sales::Sale};
+use flashgate_queue::Published;
+use flashgate_shared::{BucketIndex, HoldId, limits, sale::SaleState};
+use flashgate_stock::StockError;
+use futures_util::{StreamExt, stream};
+use std::{sync::Arc, time::Duration};
+
+/// Publications under way at once.
+const PUBLISHING_MAX: usize = 64;
+/// A closed sale is looked at in one tick of so many.
+const CLOSED_EVERY_TICKS: u64 = 20;
+
+/// Ticks until shutdown.
+pub async fn run(app: &App) {
+    let period = Duration::from_millis(app.config.relay.period_ms);
+    let mut backoff = Backoff::new();
+    let mut tick: u64 = 0;
+    while !app.shutdown.is_cancelled() {
+        let mut failed = None;
+        for sale in app.sales.all() {
+            if sale.row.state == SaleState::Closed && !tick.is_multiple_of(CLOSED_EVERY_TICKS) {
+                continue;
+            }
+            if let Err(error) = relay(app, &sale).await {
+                failed = Some(error);
+            }
+        }
+        tick = tick.wrapping_add(1);
+        let wait = match failed {
+            None => {
+                backoff = Backoff::new();
+                period
+            }
+            Some(error) => {
+                if backoff.is_fresh() {
+                    tracing::warn!(%error, "the relay cannot read the outbox");
+                }
+                backoff.failed()
+            }
+        };
+        super::pause(wait, &app.shutdown).await;
+    }
+}
+
+async fn relay(app: &App, sale: &Arc<Sale>) -> Result<(), StockError> {
+    let map = app.stock.stock_map(sale.id(), sale.row.config.buckets).await?;
+    metrics::gauge!("flashgate_outbox_entries", "sale" => sale.id().to_string()).set(map.outbox() as f64);
+    metrics::gauge!("flashgate_on_offer_units", "sale" => sale.id().to_string()).set(map.on_offer() as f64);
+    for (bucket, state) in (0..).zip(&map.buckets) {
+        if state.outbox > 0 {
+            relay_bucket(app, sale, bucket).await?;
+        }
+    }
+    Ok(())
+}
+
+/// One bucket, page by page, until a page is not wholly confirmed.
+async fn relay_bucket(app: &App, sale: &Sale, bucket: BucketIndex) -> Result<(), StockError> {
+    let page_max = app.config.relay.batch_entries;
+    while !app.shutdown.is_cancelled() {
+        let page = app.stock.outbox(sale.id(), bucket, limits::RELAY_AFTER_MS, page_max).await?;
+        let read = page.len();
+        let publishing = page.into_iter().map(async |envelope| match app.queue.publish(&envelope).await {
+            Published::Confirmed => Some(envelope.hold),
+            Published::Unknown(error) => {
+                tracing::debug!(%error, claim = %envelope.claim_id, trace = %envelope.trace_id, "still not confirmed");
+                None
+            }
+        });
+        let confirmed: Vec<HoldId> =
+            stream::iter(publishing).buffer_unordered(PUBLISHING_MAX).filter_map(async |hold| hold).collect().await;
+        if !confirmed.is_empty() {
+            app.stock.outbox_delete(sale.id(), &confirmed).await?;
+            metrics::counter!("flashgate_relayed_total").increment(confirmed.len() as u64);
+        }
+        if confirmed.len() < read || read < page_max as usize {
+            break;
+        }
+    }
+    Ok(())
+}
