@@ -4,7 +4,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 # The Wasm components are built apart; everything native shares one profile and one target directory.
-NATIVE := --workspace --exclude flashgate-spin --exclude flashgate-empty --exclude flashgate-misbehave
+NATIVE := --workspace --exclude flashgate-spin --exclude flashgate-empty --exclude flashgate-misbehave --exclude flashgate-gatebench
 export SQLX_OFFLINE := true
 
 # Each step says how long it took.

@@ -24,8 +24,9 @@ local epoch = redis.call('GET', KEYS[4])
 if epoch ~= ARGV[1] then
   return {5, epoch or ''}
 end
-local quantity = tonumber(ARGV[4])
-if not quantity or quantity < 1 or quantity > tonumber(ARGV[5]) or quantity ~= math.floor(quantity) then
+-- By its spelling: what Lua reads as a number ("0x1", "1e0") is no integer to DECRBY.
+local quantity = string.find(ARGV[4], '^[1-9]%d*$') and tonumber(ARGV[4])
+if not quantity or quantity > tonumber(ARGV[5]) then
   return {6}
 end
 local receipt = redis.call('HGET', KEYS[2], ARGV[3])

@@ -6,11 +6,14 @@
 -- KEYS[1] stock  KEYS[2] buyers  KEYS[3] epoch  KEYS[4] loading (the epoch being loaded)
 --
 -- ARGV[1] step: begin | receipts | finish  [2] the new epoch
--- ARGV[3...] receipts: buyer, receipt, buyer, receipt ...; finish: [3] stock
+-- ARGV[3...] receipts: buyer, receipt, buyer, receipt ...; finish: [3] stock [4] number of buyers
+--             with a receipt
 --
 -- Returns
 --   {0}             OK
 --   {1, epoch}      REFUSED: the bucket is, or is being loaded, at this or a newer epoch
+--   {2, buyers}     INCOMPLETE: not all receipts are there, so the bucket stays closed. A step that
+--                   timed out at its caller may arrive late and meet the steps of the next try.
 local mine = tonumber(ARGV[2])
 local epoch = tonumber(redis.call('GET', KEYS[3]) or '-1')
 local loading = tonumber(redis.call('GET', KEYS[4]) or '-1')
@@ -33,6 +36,10 @@ if ARGV[1] == 'receipts' then
     redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
   end
   return {0}
+end
+local buyers = redis.call('HLEN', KEYS[2])
+if buyers ~= tonumber(ARGV[4]) then
+  return {2, buyers}
 end
 redis.call('SET', KEYS[1], ARGV[3])
 redis.call('DEL', KEYS[4])

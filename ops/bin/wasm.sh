@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 CACHE=${FLASHGATE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/flashgate}
 way=${FLASHGATE_WASM:-$(cat "$CACHE/wasm-toolchain" 2>/dev/null || echo rustup)}
 out=target/wasm/wasm32-wasip2/release
-crates=(flashgate-spin flashgate-empty flashgate-misbehave)
+crates=(flashgate-spin flashgate-empty flashgate-misbehave flashgate-gatebench)
 
 # Two compilers must not share a target directory.
 case $way in

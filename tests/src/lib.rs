@@ -1,1 +1,24 @@
-//! Placeholder.
+//! The end-to-end harness: a real shop on private servers, buyers over real HTTP through the real Wasm
+//! gate, and an auditor who trusts nobody.
+//!
+//! A test binary shares one set of servers and one shop ([`shop`]); each test has a sale of its own,
+//! and its buyers have loopback addresses of their own. A test that kills a process starts a shop of
+//! its own ([`Shop::start`]). Every end-to-end test ends with [`Shop::audit`].
+
+mod auditor;
+mod buyer;
+pub mod faults;
+mod origin;
+mod shop;
+mod tokens;
+
+pub use auditor::Books;
+pub use buyer::{Answer, Buyer, Claimed};
+pub use origin::Direct;
+pub use shop::{Shop, shop};
+pub use tokens::{entry_claims, sign, signed_by};
+
+use std::time::Duration;
+
+/// How long a test waits for a condition before it fails.
+pub const PATIENCE: Duration = Duration::from_secs(60);

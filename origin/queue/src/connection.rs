@@ -1,13 +1,10 @@
-//! One connection, made again whenever it is lost.
+//! The handle to RabbitMQ.
 
-use crate::QueueConfig;
-use lapin::{Channel, Connection, ConnectionProperties};
-use std::{sync::Arc, time::Duration};
-use tokio::sync::Mutex;
-
-/// Delays between attempts to connect, in milliseconds; attempts never end.
-pub(crate) const RECONNECT_MIN_MS: u64 = 50;
-pub(crate) const RECONNECT_MAX_MS: u64 = 2_000;
+use crate::{QueueConfig, link::Link, publisher::Publisher};
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::Arc,
+};
 
 /// Why the queue did not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +36,7 @@ impl From<lapin::Error> for QueueError {
     }
 }
 
-/// A handle to RabbitMQ; cheap to clone.
+/// A handle to RabbitMQ; cheap to clone. The connections close when the last clone is dropped.
 #[derive(Clone)]
 pub struct Queue {
     pub(crate) inner: Arc<Inner>,
@@ -47,8 +44,15 @@ pub struct Queue {
 
 pub(crate) struct Inner {
     pub config: QueueConfig,
-    connection: Mutex<Option<Arc<Connection>>>,
-    pub publisher: crate::publisher::Publisher,
+    /// Consuming, declaring, measuring. A broker that runs out of memory or disk blocks connections
+    /// that publish, and nothing at all can be written on a blocked one. So this one never publishes:
+    /// acknowledgements go on and empty the queue.
+    pub work: Link,
+    /// Publishing only.
+    publishing: Link,
+    pub publisher: Publisher,
+    /// Tells this process's waits from those of others.
+    pub seed: u64,
 }
 
 impl std::fmt::Debug for Queue {
@@ -58,63 +62,29 @@ impl std::fmt::Debug for Queue {
 }
 
 impl Queue {
-    /// Connects; fails when the broker cannot be reached now. Later losses are mended when the
-    /// connection is next needed.
+    /// Connects; fails when the broker cannot be reached now. Connections lost later come back by
+    /// themselves.
     pub async fn connect(config: &QueueConfig) -> Result<Self, QueueError> {
-        let queue = Self {
-            inner: Arc::new(Inner {
-                config: config.clone(),
-                connection: Mutex::new(None),
-                publisher: crate::publisher::Publisher::new(config),
-            }),
-        };
-        queue.connection().await?;
-        Ok(queue)
+        // A hasher of the standard library is seeded at random: good enough for jitter.
+        let seed = RandomState::new().build_hasher().finish();
+        let (work, publishing) = tokio::try_join!(
+            Link::start(config, "flashgate work", seed),
+            Link::start(config, "flashgate publish", !seed),
+        )?;
+        let publisher = Publisher::start(config, publishing.clone());
+        Ok(Self { inner: Arc::new(Inner { config: config.clone(), work, publishing, publisher, seed }) })
     }
 
-    /// Whether the connection stands, as far as is known without asking.
+    /// Whether both connections stand, as far as is known without asking.
     pub async fn is_connected(&self) -> bool {
-        self.inner.connection.lock().await.as_ref().is_some_and(|connection| connection.status().connected())
+        self.inner.work.now().is_some() && self.inner.publishing.now().is_some()
     }
 
-    /// Whether the broker answers, with a connection made anew if need be.
+    /// Whether the broker answers, waiting for a lost connection to come back within the time of an
+    /// operation.
     pub async fn ping(&self) -> Result<(), QueueError> {
-        crate::topology::close(self.channel().await?).await;
+        let work = &self.inner.work;
+        work.close(work.channel().await?).await;
         Ok(())
-    }
-
-    /// The connection, made anew if it was lost. Only one caller at a time makes it.
-    pub(crate) async fn connection(&self) -> Result<Arc<Connection>, QueueError> {
-        let mut slot = self.inner.connection.lock().await;
-        if let Some(connection) = slot.as_ref()
-            && connection.status().connected()
-        {
-            return Ok(Arc::clone(connection));
-        }
-        *slot = None;
-        let properties = ConnectionProperties::default().with_connection_name("flashgate".into());
-        let connecting = Connection::connect(&self.inner.config.url, properties);
-        let connection = Arc::new(self.in_time("connecting", connecting).await?);
-        *slot = Some(Arc::clone(&connection));
-        Ok(connection)
-    }
-
-    /// A new channel.
-    pub(crate) async fn channel(&self) -> Result<Channel, QueueError> {
-        let connection = self.connection().await?;
-        self.in_time("opening a channel", connection.create_channel()).await
-    }
-
-    /// Runs one operation within the configured time.
-    pub(crate) async fn in_time<T>(
-        &self,
-        what: &str,
-        operation: impl Future<Output = lapin::Result<T>>,
-    ) -> Result<T, QueueError> {
-        let limit = Duration::from_millis(self.inner.config.operation_timeout_ms);
-        match tokio::time::timeout(limit, operation).await {
-            Ok(done) => Ok(done?),
-            Err(_) => Err(QueueError::Unavailable(format!("{what} took longer than {limit:?}"))),
-        }
     }
 }

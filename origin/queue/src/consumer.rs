@@ -1,10 +1,6 @@
 //! Consuming in batches, over losses of the connection.
 
-use crate::{
-    Queue, QueueError,
-    connection::{RECONNECT_MAX_MS, RECONNECT_MIN_MS},
-    topology::close,
-};
+use crate::{Queue, QueueError, backoff::Backoff};
 use bytes::Bytes;
 use flashgate_shared::{
     SaleId,
@@ -17,7 +13,14 @@ use lapin::{
     options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions, BasicRejectOptions},
     types::FieldTable,
 };
-use std::time::Duration;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// A tag is unique within its channel, and a channel has one consumer.
+const CONSUMER_TAG: &str = "flashgate";
 
 /// Which of a sale's queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +29,16 @@ pub enum Source {
     Claims,
     /// The dead letters.
     Dead,
+}
+
+/// The delivery tags of one channel that were taken and are not answered yet.
+#[derive(Debug, Clone, Default)]
+struct Unanswered(Arc<Mutex<BTreeSet<u64>>>);
+
+impl Unanswered {
+    fn tags(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// One message. Dropped without a word, it is delivered again when the channel ends.
@@ -38,24 +51,46 @@ pub struct Message {
     /// Whether it was delivered before.
     pub redelivered: bool,
     delivery: Delivery,
+    unanswered: Unanswered,
+    source: Source,
 }
 
 impl Message {
+    fn new(mut delivery: Delivery, unanswered: &Unanswered, source: Source) -> Self {
+        unanswered.tags().insert(delivery.delivery_tag);
+        Self {
+            envelope: ClaimEnvelope::decode(&delivery.data),
+            raw: Bytes::from(std::mem::take(&mut delivery.data)),
+            redelivered: delivery.redelivered,
+            delivery,
+            unanswered: unanswered.clone(),
+            source,
+        }
+    }
+
     /// It is settled. On a lost channel this does nothing, and the message comes again.
     pub async fn ack(self) {
+        self.unanswered.tags().remove(&self.delivery.delivery_tag);
         log_lost(self.delivery.acker.ack(BasicAckOptions::default()).await);
     }
 
-    /// It cannot be settled: to the dead letters. From the dead letters it would be dropped: never
-    /// call it there.
+    /// It cannot be settled: to the dead letters. A dead letter has nowhere to go: it is left
+    /// unanswered, and comes again when the channel ends.
     pub async fn dead_letter(self) {
+        if self.source == Source::Dead {
+            tracing::error!("a dead letter cannot be dead-lettered: it stays where it is");
+            return;
+        }
+        self.unanswered.tags().remove(&self.delivery.delivery_tag);
         log_lost(self.delivery.acker.reject(BasicRejectOptions { requeue: false }).await);
     }
 }
 
-fn log_lost<T>(answered: lapin::Result<T>) {
-    if let Err(error) = answered {
-        tracing::debug!(%error, "an acknowledgement was lost with its channel; the message comes again");
+fn log_lost(answered: lapin::Result<bool>) {
+    match answered {
+        Ok(true) => {}
+        Ok(false) => tracing::debug!("an acknowledgement came after its channel's end; the message comes again"),
+        Err(error) => tracing::debug!(%error, "an acknowledgement was lost with its channel; the message comes again"),
     }
 }
 
@@ -67,11 +102,22 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// All are settled: one acknowledgement for the whole batch. Only for a batch of which no message
-    /// was answered singly.
+    /// All that are left in the batch are settled: one acknowledgement for the whole of it, unless that
+    /// would cover a message which somebody else has taken and not answered.
     pub async fn ack_all(self) {
-        if let Some(last) = self.messages.last() {
+        let Some(last) = self.messages.last() else { return };
+        let covers_others = {
+            let mut tags = last.unanswered.tags();
+            let covered = tags.range(..=last.delivery.delivery_tag).count();
+            let ours = self.messages.iter().filter(|message| tags.remove(&message.delivery.delivery_tag)).count();
+            covered > ours
+        };
+        if !covers_others {
             log_lost(last.delivery.acker.ack(BasicAckOptions { multiple: true }).await);
+            return;
+        }
+        for message in self.messages {
+            message.ack().await;
         }
     }
 }
@@ -82,19 +128,22 @@ pub struct Consumer {
     sale: SaleId,
     source: Source,
     open: Option<Open>,
-    /// Counts consumers, so that each attempt has a tag of its own.
-    attempt: u64,
+    backoff: Backoff,
 }
 
 struct Open {
     channel: Channel,
     deliveries: lapin::Consumer,
+    unanswered: Unanswered,
+    /// Taken for a batch that is not full yet: kept here, so that a cancelled wait loses nothing.
+    taken: Vec<Message>,
 }
 
 impl Queue {
     /// A consumer; nothing is asked of the broker until the first batch is.
     pub fn consume(&self, sale: SaleId, source: Source) -> Consumer {
-        Consumer { queue: self.clone(), sale, source, open: None, attempt: 0 }
+        let backoff = Backoff::new(self.inner.seed);
+        Consumer { queue: self.clone(), sale, source, open: None, backoff }
     }
 }
 
@@ -102,80 +151,81 @@ impl Consumer {
     /// Waits for messages: the first, and what else comes within the linger, up to the maximum. Loses
     /// and finds the broker as often as need be; never ends.
     ///
-    /// Cancel-safe in the sense that matters: a message taken and not answered comes again.
+    /// Cancel-safe: what a cancelled call has taken, the next call returns.
     pub async fn next_batch(&mut self) -> Batch {
-        let mut delay_ms = RECONNECT_MIN_MS;
         loop {
             match self.try_next_batch().await {
-                Ok(batch) => return batch,
+                Ok(batch) => {
+                    self.backoff.reset();
+                    return batch;
+                }
                 Err(error) => {
-                    tracing::warn!(%error, sale = %self.sale, "the consumer lost its channel, trying again");
+                    tracing::warn!(%error, sale = %self.sale, source = ?self.source, "the consumer lost its channel, trying again");
                     self.pause().await;
-                    // Jitter from the attempt's number keeps a fleet's workers apart well enough.
-                    let jitter_ms = (self.attempt.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) % RECONNECT_MIN_MS;
-                    tokio::time::sleep(Duration::from_millis(delay_ms + jitter_ms)).await;
-                    delay_ms = (delay_ms * 2).min(RECONNECT_MAX_MS);
+                    tokio::time::sleep(self.backoff.failed()).await;
                 }
             }
         }
     }
 
     async fn try_next_batch(&mut self) -> Result<Batch, QueueError> {
-        let (batch_max, linger) = {
-            let config = &self.queue.inner.config;
-            (config.batch_max.max(1), Duration::from_millis(config.batch_linger_ms))
-        };
-        if self.open.is_none() {
-            self.open = Some(self.open().await?);
+        // What a lost channel has delivered would be worked on in vain: it comes again.
+        if self.open.as_ref().is_some_and(|open| !open.channel.status().connected()) {
+            self.pause().await;
         }
-        let Some(open) = self.open.as_mut() else {
-            return Err(QueueError::Unavailable("no channel".into()));
+        let open = match &mut self.open {
+            Some(open) => open,
+            none => none.insert(open(&self.queue, &self.sale, self.source).await?),
         };
-        let ended = || QueueError::Unavailable("the broker ended the delivery".into());
-        let first = open.deliveries.next().await.ok_or_else(ended)??;
-        let mut messages = vec![message(first)];
-        let deadline = tokio::time::Instant::now() + linger;
-        while messages.len() < batch_max {
-            match tokio::time::timeout_at(deadline, open.deliveries.next()).await {
-                Ok(Some(Ok(delivery))) => messages.push(message(delivery)),
-                // The next call finds out; what came is good.
-                Ok(Some(Err(_)) | None) | Err(_) => break,
-            }
-        }
-        Ok(Batch { messages })
-    }
-
-    async fn open(&mut self) -> Result<Open, QueueError> {
-        self.attempt += 1;
-        let queue = &self.queue;
-        let name = match self.source {
-            Source::Claims => queue.claims_queue(&self.sale),
-            Source::Dead => queue.dead_queue(&self.sale),
-        };
-        let channel = queue.channel().await?;
-        let qos = channel.basic_qos(queue.inner.config.prefetch, BasicQosOptions::default());
-        queue.in_time("setting the prefetch", qos).await?;
-        let tag = format!("flashgate-{}", self.attempt);
-        let consuming =
-            channel.basic_consume(name.into(), tag.into(), BasicConsumeOptions::default(), FieldTable::default());
-        let deliveries = queue.in_time("consuming", consuming).await?;
-        Ok(Open { channel, deliveries })
+        let config = &self.queue.inner.config;
+        open.fill(self.source, config.batch_max.max(1), Duration::from_millis(config.batch_linger_ms)).await?;
+        Ok(Batch { messages: std::mem::take(&mut open.taken) })
     }
 
     /// Stops consuming; what is not acknowledged goes back to the queue. The next batch resumes.
     pub async fn pause(&mut self) {
         if let Some(open) = self.open.take() {
             drop(open.deliveries);
-            close(open.channel).await;
+            self.queue.inner.work.close(open.channel).await;
         }
     }
 }
 
-fn message(mut delivery: Delivery) -> Message {
-    Message {
-        envelope: ClaimEnvelope::decode(&delivery.data),
-        raw: Bytes::from(std::mem::take(&mut delivery.data)),
-        redelivered: delivery.redelivered,
-        delivery,
+impl Open {
+    /// Takes messages until there are `batch_max`, or the linger after the first has passed.
+    async fn fill(&mut self, source: Source, batch_max: usize, linger: Duration) -> Result<(), QueueError> {
+        let ended = || QueueError::Unavailable("the broker ended the delivery".into());
+        if self.taken.is_empty() {
+            let first = self.deliveries.next().await.ok_or_else(ended)??;
+            self.taken.push(Message::new(first, &self.unanswered, source));
+        }
+        let deadline = tokio::time::Instant::now() + linger;
+        while self.taken.len() < batch_max {
+            match tokio::time::timeout_at(deadline, self.deliveries.next()).await {
+                Ok(Some(Ok(delivery))) => self.taken.push(Message::new(delivery, &self.unanswered, source)),
+                // The channel is lost, and what it delivered comes again.
+                Ok(Some(Err(error))) => return Err(error.into()),
+                Ok(None) => return Err(ended()),
+                Err(_) => break,
+            }
+        }
+        Ok(())
     }
+}
+
+async fn open(queue: &Queue, sale: &SaleId, source: Source) -> Result<Open, QueueError> {
+    let name = match source {
+        Source::Claims => queue.claims_queue(sale),
+        Source::Dead => queue.dead_queue(sale),
+    };
+    let work = &queue.inner.work;
+    work.wait().await?;
+    let channel = work.channel().await?;
+    // A prefetch of 0 would mean no limit.
+    let qos = channel.basic_qos(queue.inner.config.prefetch.max(1), BasicQosOptions::default());
+    work.in_time("setting the prefetch", qos).await?;
+    let consuming =
+        channel.basic_consume(name.into(), CONSUMER_TAG.into(), BasicConsumeOptions::default(), FieldTable::default());
+    let deliveries = work.in_time("consuming", consuming).await?;
+    Ok(Open { channel, deliveries, unanswered: Unanswered::default(), taken: Vec::new() })
 }

@@ -18,9 +18,8 @@ pub struct Depth {
 }
 
 impl Queue {
-    /// The exchange that claims are published to.
-    pub(crate) fn exchange(&self) -> String {
-        format!("{}.claims", self.inner.config.prefix)
+    fn exchange(&self) -> String {
+        exchange(&self.inner.config.prefix)
     }
 
     fn dead_exchange(&self) -> String {
@@ -39,9 +38,9 @@ impl Queue {
     /// Repeatable; with another cap it is refused.
     pub async fn declare(&self, sale: &SaleId, cap: u64) -> Result<(), QueueError> {
         // A channel of its own: a refusal closes it.
-        let channel = self.channel().await?;
+        let channel = self.inner.work.channel().await?;
         let done = self.declare_on(&channel, sale, cap).await;
-        close(channel).await;
+        self.inner.work.close(channel).await;
         done
     }
 
@@ -50,7 +49,7 @@ impl Queue {
         for exchange in [self.exchange(), self.dead_exchange()] {
             let declaring =
                 channel.exchange_declare(exchange.into(), ExchangeKind::Direct, durable, FieldTable::default());
-            self.in_time("declaring an exchange", declaring).await?;
+            self.inner.work.in_time("declaring an exchange", declaring).await?;
         }
         let mut dead = quorum();
         // A dead letter that cannot be settled waits for a person: it has no limit of its own.
@@ -76,7 +75,7 @@ impl Queue {
     ) -> Result<(), QueueError> {
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let declaring = channel.queue_declare(queue.as_str().into(), durable, arguments);
-        self.in_time("declaring a queue", declaring).await?;
+        self.inner.work.in_time("declaring a queue", declaring).await?;
         let binding = channel.queue_bind(
             queue.into(),
             exchange.into(),
@@ -84,32 +83,30 @@ impl Queue {
             QueueBindOptions::default(),
             FieldTable::default(),
         );
-        self.in_time("binding a queue", binding).await
+        self.inner.work.in_time("binding a queue", binding).await
     }
 
     /// How many messages wait for this sale.
     pub async fn depth(&self, sale: &SaleId) -> Result<Depth, QueueError> {
-        let channel = self.channel().await?;
+        // Of its own too: asking for a queue that is missing closes it.
+        let channel = self.inner.work.channel().await?;
         let passive = QueueDeclareOptions { passive: true, durable: true, ..QueueDeclareOptions::default() };
         let count = async |queue: String| {
             let asking = channel.queue_declare(queue.into(), passive, FieldTable::default());
-            Ok::<_, QueueError>(u64::from(self.in_time("asking for a depth", asking).await?.message_count()))
+            Ok::<_, QueueError>(u64::from(self.inner.work.in_time("asking for a depth", asking).await?.message_count()))
         };
         let depth = async {
             Ok(Depth { ready: count(self.claims_queue(sale)).await?, dead: count(self.dead_queue(sale)).await? })
         };
         let depth = depth.await;
-        close(channel).await;
+        self.inner.work.close(channel).await;
         depth
     }
 }
 
-/// Closes a channel that may be closed already.
-pub(crate) async fn close(channel: Channel) {
-    if channel.status().connected() {
-        // Nothing waits on it; a failure means that it is gone.
-        let _ = channel.close(200, "done".into()).await;
-    }
+/// The exchange that claims are published to.
+pub(crate) fn exchange(prefix: &str) -> String {
+    format!("{prefix}.claims")
 }
 
 fn quorum() -> FieldTable {

@@ -4,11 +4,7 @@
 //! looked for the buyer's receipt everywhere.
 
 use crate::{App, sales::Sale};
-use flashgate_shared::{
-    BucketIndex, ClaimId, HoldId, UnixMs,
-    ids::home_bucket,
-    order::ReceiptState,
-};
+use flashgate_shared::{BucketIndex, ClaimId, HoldId, UnixMs, ids::home_bucket, order::ReceiptState};
 use flashgate_stock::{ClaimAttempt, ClaimReply, Receipt, StockError, StockMap};
 
 /// Buckets tried in fixed order after the home bucket, before the map is asked.

@@ -33,11 +33,7 @@ impl Estimate {
     /// What an exchange tells. The authority's milliseconds are truncated: half of one is added back.
     fn from_exchange(sent_ms: f64, received_ms: f64, authority_ms: UnixMs) -> Self {
         let half = (received_ms - sent_ms) / 2.0;
-        Self {
-            offset_ms: authority_ms as f64 + 0.5 - (sent_ms + half),
-            error_ms: half + 0.5,
-            taken_ms: received_ms,
-        }
+        Self { offset_ms: authority_ms as f64 + 0.5 - (sent_ms + half), error_ms: half + 0.5, taken_ms: received_ms }
     }
 
     fn error_at(&self, mono_ms: f64) -> f64 {

@@ -181,12 +181,9 @@ mod tests {
     #[test]
     fn a_file_overrides_and_unknown_keys_are_refused_in_one_line() {
         assert_eq!(load("[token]\nissuer = \"x\"").unwrap().token.issuer, "x");
-        for bad in [
-            "[token]\nisuer = \"x\"",
-            "[nonsense]\na = 1",
-            "[redis]\nurll = \"x\"",
-            "[server]\nmax_in_flight = 0",
-        ] {
+        for bad in
+            ["[token]\nisuer = \"x\"", "[nonsense]\na = 1", "[redis]\nurll = \"x\"", "[server]\nmax_in_flight = 0"]
+        {
             let error = load(bad).err().unwrap().to_string();
             assert!(!error.contains('\n'), "{error}");
         }

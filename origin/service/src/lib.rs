@@ -7,10 +7,7 @@
 //!
 //! The crates `stock`, `queue` and `ledger` own Redis, RabbitMQ and Postgres; nothing here speaks to
 //! those servers but through them.
-#![cfg_attr(
-    not(test),
-    deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)
-)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 pub mod app;
 pub mod claims;

@@ -50,7 +50,8 @@ impl Secrets {
         }]});
         let mut header = Header::new(Algorithm::EdDSA);
         header.kid = Some(config.entry_kid.clone());
-        let webhook = String::from_utf8(secret(&config.webhook_secret_file)?).context("the webhook secret is no text")?;
+        let webhook =
+            String::from_utf8(secret(&config.webhook_secret_file)?).context("the webhook secret is no text")?;
         Ok(Self {
             edge_key: secret(&config.edge_key_file)?,
             admin_token: secret(&config.admin_token_file)?,

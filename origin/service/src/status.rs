@@ -2,7 +2,12 @@
 //! only when every bucket has answered at the ledger's epoch, a row that says *lost*. Absence alone
 //! proves nothing (rule R4).
 
-use crate::{App, http::problem::jitter, sales::Sale, status_url::{Facts, StatusQuery}};
+use crate::{
+    App,
+    http::problem::jitter,
+    sales::Sale,
+    status_url::{Facts, StatusQuery},
+};
 use flashgate_ledger::{LedgerError, Order};
 use flashgate_shared::{
     BuyerId, ClaimId, Clock, UnixMs, limits,

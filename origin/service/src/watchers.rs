@@ -79,11 +79,13 @@ mod tests {
         let all = Arc::new(Watchers::default());
         let claim_id = ClaimId(uuid::Uuid::nil());
         let watch = all.watch(claim_id);
-        let waiting = watch.news();
-        tokio::pin!(waiting);
-        assert!(futures_util::poll!(&mut waiting).is_pending());
-        all.news(&claim_id);
-        waiting.await;
+        {
+            let waiting = watch.news();
+            tokio::pin!(waiting);
+            assert!(futures_util::poll!(&mut waiting).is_pending());
+            all.news(&claim_id);
+            waiting.await;
+        }
         drop(watch);
         assert!(all.with(|map| map.is_empty()));
     }

@@ -15,7 +15,7 @@ pub struct LeaseAsk {
     pub kind: LeaseKind,
     /// Permits wanted.
     pub want: u32,
-    /// Permits a second that the bucket refills.
+    /// Permits a second that the bucket refills. Below 10⁻⁶ nothing is granted; above 10⁹ it is 10⁹.
     pub rate_per_s: f64,
 }
 

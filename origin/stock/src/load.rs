@@ -6,6 +6,7 @@ use crate::{
 };
 use flashgate_shared::{BucketIndex, BuyerId, Epoch, SaleId};
 use fred::types::Value;
+use std::collections::HashSet;
 
 /// Receipts written in one call, so that no call blocks the server for long.
 const RECEIPTS_PER_CALL: usize = 500;
@@ -37,6 +38,7 @@ pub enum LoadReply {
 
 impl Stock {
     /// Loads the buckets of a sale at this epoch. No claim passes a bucket while it is being loaded.
+    /// May be called again after any error, until it is loaded or refused.
     pub async fn load(&self, sale: &SaleId, epoch: Epoch, buckets: &[BucketLoad]) -> Result<LoadReply, StockError> {
         for load in buckets {
             if let Some(newer) = self.load_bucket(sale, epoch, load).await? {
@@ -56,6 +58,8 @@ impl Stock {
             match integer(&answer, 0)? {
                 0 => Ok(None),
                 1 => Ok(Some(integer(&answer, 1)?)),
+                // The bucket stays closed until a load is complete.
+                2 => Err(StockError::Unavailable(format!("a late step of another load met bucket {}", load.bucket))),
                 code => Err(StockError::Protocol(format!("load.lua returned {code}"))),
             }
         };
@@ -70,6 +74,7 @@ impl Stock {
                 return Ok(Some(newer));
             }
         }
-        step("finish", vec![load.stock.to_string().into()]).await
+        let buyers: HashSet<_> = load.receipts.iter().map(|(buyer, _)| buyer).collect();
+        step("finish", vec![load.stock.to_string().into(), buyers.len().to_string().into()]).await
     }
 }

@@ -120,3 +120,74 @@ async fn the_kinds_and_the_sales_do_not_share_permits() -> Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn a_permit_that_costs_less_than_a_quarter_of_a_microsecond_is_not_free() -> Result<()> {
+    // Ten million permits a second, as a sale of two million units asks for; one permit at a time.
+    let stock = connect().await?;
+    let rate = 1e7;
+    stock.lease_at(&ask("fast", 0, rate), Some(START_US)).await?;
+    stock.lease_at(&ask("fast", 100_000, rate), Some(START_US + 10_000)).await?;
+    let mut granted = 0;
+    for _ in 0..50 {
+        granted += stock.lease_at(&ask("fast", 1, rate), Some(START_US + 10_001)).await?.granted;
+    }
+    assert!((9..=11).contains(&granted), "one microsecond holds ten permits, {granted} were granted");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_rate_that_is_none_is_granted_nothing() -> Result<()> {
+    let stock = connect().await?;
+    for (n, rate) in [0.0, -1.0, f64::NAN, 1e-9].into_iter().enumerate() {
+        for seconds in [0, 1_000] {
+            let now = START_US + seconds * 1_000_000;
+            let grant = stock.lease_at(&ask(&format!("none-{n}"), 10, rate), Some(now)).await?;
+            assert_eq!((grant.granted, grant.retry_ms), (0, 250), "{rate}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_key_that_expired_mints_no_permits() -> Result<()> {
+    let stock = connect().await?;
+    let rate = 1_000.0;
+    stock.lease_at(&ask("expired", 0, rate), Some(START_US)).await?;
+    let url = shared().await?.redis().url();
+    let raw = fred::types::Builder::from_config(fred::types::config::Config::from_url(&url)?).build()?;
+    fred::interfaces::ClientLike::init(&raw).await?;
+    let key = "{lease:expired}:lease:claim";
+    let ttl_ms: i64 = fred::interfaces::KeysInterface::pttl(&raw, key).await?;
+    assert!(ttl_ms > 0, "the key must not live for ever");
+    // What expiry leaves behind.
+    assert_eq!(fred::interfaces::KeysInterface::del::<i64, _>(&raw, key).await?, 1);
+    let later = START_US + 3_600_000_000;
+    assert_eq!(stock.lease_at(&ask("expired", 10, rate), Some(later)).await?.granted, 0);
+    assert_eq!(stock.lease_at(&ask("expired", 10, rate), Some(later + 5_000)).await?.granted, 5);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_rate_that_changes_takes_no_more_than_the_new_depth_along() -> Result<()> {
+    let stock = connect().await?;
+    let at = async |ms: u64, rate: f64, want: u32| {
+        Ok::<_, anyhow::Error>(stock.lease_at(&ask("change", want, rate), Some(START_US + ms * 1_000)).await?.granted)
+    };
+    at(0, 0.5, 0).await?;
+    // Two seconds' refill gathered at the low rate are cut to 100 ms of the high one.
+    assert_eq!(at(2_000, 500.0, 1_000).await?, 50);
+    // And what a high rate gathered is worth little at a low one.
+    assert_eq!(at(2_100, 0.5, 1_000).await?, 0);
+    assert_eq!(at(4_000, 0.5, 1_000).await?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_highest_rate_that_a_sale_may_ask_for_is_granted() -> Result<()> {
+    let stock = connect().await?;
+    let rate = 1e6 * f64::from(flashgate_shared::limits::TOTAL_MAX);
+    assert_eq!(stock.lease_at(&ask("most", 10, rate), Some(START_US)).await?.granted, 0);
+    assert_eq!(stock.lease_at(&ask("most", 5_000, rate), Some(START_US + 1)).await?.granted, 1_000);
+    Ok(())
+}

@@ -5,6 +5,7 @@ use axum::{
     body::Body,
     extract::{FromRequestParts, OptionalFromRequestParts},
 };
+use bytes::Bytes;
 use flashgate_shared::{
     BuyerId, UnixMs, limits,
     problem::ProblemKind,
@@ -12,7 +13,6 @@ use flashgate_shared::{
     trace::TraceId,
     wire::EDGE_KEY_HEADER,
 };
-use bytes::Bytes;
 use http::{HeaderMap, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
@@ -118,6 +118,10 @@ pub async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body, limit: u
     let media = media.split(';').next().unwrap_or_default().trim();
     if !media.eq_ignore_ascii_case("application/json") {
         return Err(ProblemKind::UnsupportedMedia.into());
+    }
+    // serde takes an array for a struct, by position; the API has objects only.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Refusal::new(ProblemKind::BadRequest).detail("the body must be a JSON object"));
     }
     match serde_json::from_slice(&body) {
         Ok(value) => Ok(Some(value)),

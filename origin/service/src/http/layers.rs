@@ -31,9 +31,8 @@ const TRACE_ID: HeaderName = HeaderName::from_static(TRACE_ID_HEADER);
 /// Answers one request. Never fails and never panics.
 pub async fn answer(app: Arc<App>, router: Router, mut request: Request<Incoming>) -> Result<Response, Infallible> {
     let given = request.headers().get(TRACEPARENT_HEADER).and_then(|v| v.to_str().ok());
-    let trace = given
-        .and_then(|v| TraceId::from_traceparent(v).ok())
-        .unwrap_or_else(|| TraceId::from_random(rand::random()));
+    let trace =
+        given.and_then(|v| TraceId::from_traceparent(v).ok()).unwrap_or_else(|| TraceId::from_random(rand::random()));
     request.extensions_mut().insert(Trace(trace));
     let mut response = admit(&app, router, request, trace).await;
     if let Some(kind) = render(&mut response, trace, app.clock.now_ms()) {

@@ -70,6 +70,8 @@ pub fn render(response: &mut Response, trace: TraceId, now_ms: UnixMs) -> Option
     problem.now_ms = Some(now_ms);
     let kind = problem.kind();
     let headers = response.headers_mut();
+    // The router has measured the empty body that the refusal had until now.
+    headers.remove(header::CONTENT_LENGTH);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
     if let Some(wait_ms) = problem.retry_after_ms {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(wait_ms.div_ceil(1_000).max(1)));
@@ -103,9 +105,11 @@ mod tests {
     #[test]
     fn a_rendered_problem_names_the_trace_and_the_wait() {
         let mut response = Refusal::from(ProblemKind::Overloaded).into_response();
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(0));
         let kind = render(&mut response, TraceId::from_random(7), 5);
         assert_eq!(kind, Some(ProblemKind::Overloaded));
         assert_eq!(response.status(), 503);
+        assert!(!response.headers().contains_key(header::CONTENT_LENGTH));
         assert_eq!(response.headers()["retry-after"], "1");
         assert_eq!(response.headers()["content-type"], PROBLEM_JSON);
         assert_eq!(render(&mut response, TraceId::from_random(7), 5), None);

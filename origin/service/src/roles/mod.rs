@@ -7,8 +7,8 @@ pub mod releases;
 pub mod settle;
 pub mod sweep;
 
-use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
 use futures_util::FutureExt;
+use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 /// How long a loop that panicked stays down.
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_loop_that_panics_is_started_again() {
         let runs = AtomicU32::new(0);
         supervise("test", CancellationToken::new(), || async {

@@ -116,7 +116,9 @@ async fn bury(app: &App, sale: &SaleId, batch: Batch) -> Result<(), LedgerError>
                     tracing::warn!(%sale, claim = %envelope.claim_id, trace = %envelope.trace_id, ?outcome, "a dead letter was settled");
                     committed(app, sale, std::slice::from_ref(envelope), &[outcome]);
                 }
-                Err(error @ (LedgerError::Invalid(_) | LedgerError::NotFound)) => alarm(sale, &message, &error.to_string()),
+                Err(error @ (LedgerError::Invalid(_) | LedgerError::NotFound)) => {
+                    alarm(sale, &message, &error.to_string())
+                }
                 Err(error) => return Err(error),
             }
         } else {

@@ -46,7 +46,11 @@ pub async fn run(app: &App) {
             }
             Ok(Some(jump_ms)) => {
                 metrics::counter!("flashgate_clock_jumps_total").increment(1);
-                tracing::error!(jump_ms, stopped_s = STOP_AFTER_JUMP.as_secs(), "ALARM: the ledger's clock jumped; nothing is swept for now");
+                tracing::error!(
+                    jump_ms,
+                    stopped_s = STOP_AFTER_JUMP.as_secs(),
+                    "ALARM: the ledger's clock jumped; nothing is swept for now"
+                );
                 watch = ClockWatch::default();
                 STOP_AFTER_JUMP
             }

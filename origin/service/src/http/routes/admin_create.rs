@@ -46,7 +46,9 @@ impl From<CreateError> for Refusal {
     fn from(error: CreateError) -> Self {
         match error {
             CreateError::Config(error) => Refusal::from(ProblemKind::Unprocessable).detail(error.to_string()),
-            CreateError::Exists => Refusal::from(ProblemKind::WrongState).detail("a sale of this id with other settings exists"),
+            CreateError::Exists => {
+                Refusal::from(ProblemKind::WrongState).detail("a sale of this id with other settings exists")
+            }
             CreateError::Ledger(error) => ledger_refusal(&error),
             CreateError::Queue(error) => Refusal::from(ProblemKind::Unavailable).detail(format!("queue: {error}")),
             CreateError::Stock(error) => Refusal::from(ProblemKind::Unavailable).detail(format!("gate: {error}")),
@@ -99,7 +101,9 @@ async fn set_up(app: &App, config: &SaleConfig) -> Result<SaleRow, CreateError> 
     match app.ledger.set_state(&config.id, &[SaleState::Loading], SaleState::Open).await {
         Ok(row) => Ok(row),
         // Another attempt was quicker.
-        Err(LedgerError::Conflict(_)) => Ok(app.ledger.sale(&config.id).await.map_err(CreateError::Ledger)?.unwrap_or(row)),
+        Err(LedgerError::Conflict(_)) => {
+            Ok(app.ledger.sale(&config.id).await.map_err(CreateError::Ledger)?.unwrap_or(row))
+        }
         Err(error) => Err(CreateError::Ledger(error)),
     }
 }
@@ -113,11 +117,7 @@ fn spread(total: u32, buckets: u16) -> Vec<BucketLoad> {
     let count = u32::from(buckets.max(1));
     let (each, more) = (total / count, total % count);
     (0..buckets.max(1))
-        .map(|bucket| BucketLoad {
-            bucket,
-            stock: each + u32::from(u32::from(bucket) < more),
-            receipts: Vec::new(),
-        })
+        .map(|bucket| BucketLoad { bucket, stock: each + u32::from(u32::from(bucket) < more), receipts: Vec::new() })
         .collect()
 }
 

@@ -101,8 +101,7 @@ fn judge(sale: SaleId, found: &Findings) -> AuditReport {
         .map(|r| i64::from(r.quantity))
         .sum();
     // What lies in a bucket of another epoch is out of reach: it counts as not on offer.
-    let on_offer: i64 =
-        map.buckets.iter().filter(|b| b.epoch == Some(ledger.epoch)).map(|b| b.stock).sum();
+    let on_offer: i64 = map.buckets.iter().filter(|b| b.epoch == Some(ledger.epoch)).map(|b| b.stock).sum();
     let outbox = as_i64(map.outbox());
     let (queued, dead_letters) = (as_i64(depth.ready), as_i64(depth.dead));
     let quiet = outbox == 0 && queued == 0 && dead_letters == 0 && ledger.releases_pending == 0;

@@ -84,9 +84,8 @@ impl ClaimError {
             }
             Self::Permit(error) => Refusal::from(ProblemKind::PermitRefused).detail(error.to_string()),
             Self::Token(error) => Refusal::from(token_kind(&error)).detail(error.to_string()),
-            Self::Key => {
-                Refusal::from(ProblemKind::Unprocessable).detail("an Idempotency-Key of 1 to 128 visible ASCII characters is needed")
-            }
+            Self::Key => Refusal::from(ProblemKind::Unprocessable)
+                .detail("an Idempotency-Key of 1 to 128 visible ASCII characters is needed"),
             Self::Body(error) => {
                 let mut refusal = Refusal::from(error.kind);
                 refusal.0.detail = error.detail;
@@ -290,7 +289,7 @@ mod tests {
         assert_eq!(ask("{\"quantity\":2}").await, Ok(2));
         assert_eq!(ask("{\"quantity\":3}").await, Err(ClaimError::Quantity(2)));
         assert_eq!(ask("{\"quantity\":0}").await, Err(ClaimError::Quantity(2)));
-        for bad in ["{\"quantity\":-1}", "{\"quantity\":1,\"x\":1}", "{", "[]"] {
+        for bad in ["{\"quantity\":-1}", "{\"quantity\":1,\"x\":1}", "{", "[]", "[2]"] {
             assert!(matches!(ask(bad).await, Err(ClaimError::Body(_))), "{bad}");
         }
     }

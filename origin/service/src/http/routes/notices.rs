@@ -28,9 +28,7 @@ pub enum NoticeError {
 impl From<NoticeError> for Refusal {
     fn from(error: NoticeError) -> Self {
         match error {
-            NoticeError::Signature => {
-                Refusal::from(ProblemKind::Unauthorized).detail("the signature does not fit")
-            }
+            NoticeError::Signature => Refusal::from(ProblemKind::Unauthorized).detail("the signature does not fit"),
             NoticeError::Malformed(why) => Refusal::from(ProblemKind::Unprocessable).detail(why),
             NoticeError::Ledger(LedgerError::Invalid(why)) => Refusal::from(ProblemKind::Unprocessable).detail(why),
             NoticeError::Ledger(LedgerError::Bug(_)) => ProblemKind::Internal.into(),
@@ -48,8 +46,7 @@ pub async fn handler(
 ) -> Result<StatusCode, Refusal> {
     let body = extract::bytes(body, limits::ADMIN_BODY_BYTES).await?;
     app.secrets.webhook.verify(&body, &headers).map_err(|_| NoticeError::Signature)?;
-    let notice: PaymentNotice =
-        serde_json::from_slice(&body).map_err(|e| NoticeError::Malformed(e.to_string()))?;
+    let notice: PaymentNotice = serde_json::from_slice(&body).map_err(|e| NoticeError::Malformed(e.to_string()))?;
     let outcome = app.ledger.apply_notice(&notice).await.map_err(|error| {
         tracing::error!(%error, %trace, payment = %notice.payment_id, claim = %notice.claim_id, "a notice was not recorded");
         NoticeError::Ledger(error)

@@ -59,8 +59,9 @@ impl From<PayError> for Refusal {
                 Refusal::from(ProblemKind::Unprocessable).detail("the payment provider refused this payment")
             }
             PayError::Provider(ProviderError::Unreachable) => ProblemKind::Unavailable.into(),
-            PayError::Provider(ProviderError::Unknown(_)) => Refusal::from(ProblemKind::Unknown)
-                .detail("the provider's answer did not come; the status will tell, and the same payment may be repeated"),
+            PayError::Provider(ProviderError::Unknown(_)) => Refusal::from(ProblemKind::Unknown).detail(
+                "the provider's answer did not come; the status will tell, and the same payment may be repeated",
+            ),
         }
     }
 }
@@ -126,8 +127,7 @@ pub async fn handler(
     })?;
     app.watchers.news(&order.claim_id);
     let status_url = status::from_order(&app, &order, None).status_url;
-    let accepted =
-        PayAccepted { claim_id: order.claim_id, status_url, poll_after_ms: jitter(FIRST_POLL_MS) };
+    let accepted = PayAccepted { claim_id: order.claim_id, status_url, poll_after_ms: jitter(FIRST_POLL_MS) };
     Ok((StatusCode::ACCEPTED, Json(accepted)))
 }
 

@@ -1,4 +1,8 @@
-//! The scripts on a real Redis: each return code, and random histories against a model.
+//! The scripts on a real Redis: each return code, what hostile or late calls do, and random histories
+//! against a model.
+
+mod histories;
+mod scripts;
 
 use anyhow::Result;
 use flashgate_servers::shared;
@@ -12,8 +16,6 @@ use flashgate_stock::{
     BucketLoad, ClaimAttempt, ClaimReply, LoadReply, ReleaseOrder, ReleaseReply, Stock, StockConfig, StockError,
 };
 use nix::sys::signal::Signal;
-use proptest::prelude::*;
-use std::collections::BTreeMap;
 
 const LIMIT: u32 = 3;
 
@@ -199,121 +201,4 @@ async fn a_silent_redis_leaves_the_outcome_unknown_and_a_repeat_finds_it() -> Re
     assert!(matches!(reply, Some(ClaimReply::Ok { .. } | ClaimReply::Replay(_))), "{reply:?}");
     assert_eq!(stock.stock_map(&sale(), 1).await?.on_offer(), 4, "one unit, however often it was asked");
     Ok(())
-}
-
-/// The gate as a person would tell it: an independent model, one bucket.
-#[derive(Default)]
-struct Model {
-    stock: i64,
-    receipts: BTreeMap<String, (ReceiptState, String, HoldId, u32)>,
-}
-
-#[derive(Debug, Clone)]
-enum Step {
-    Claim { buyer: u8, key: u8, quantity: u32, second_try: bool },
-    Release { buyer: u8, void: bool, right_hold: bool },
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        (0..4_u8, 0..3_u8, 0..5_u32, any::<bool>()).prop_map(|(buyer, key, quantity, second_try)| Step::Claim {
-            buyer,
-            key,
-            quantity,
-            second_try
-        }),
-        (0..4_u8, any::<bool>(), any::<bool>()).prop_map(|(buyer, void, right_hold)| Step::Release {
-            buyer,
-            void,
-            right_hold
-        }),
-    ]
-}
-
-impl Model {
-    fn claim(&mut self, key: &str, buyer: &str, quantity: u32, second_try: bool) -> &'static str {
-        if !(1..=LIMIT).contains(&quantity) {
-            return "bad";
-        }
-        match self.receipts.get(buyer) {
-            Some((_, k, _, _)) if k == key => return "replay",
-            Some((ReceiptState::Held, ..)) => return "already",
-            Some((ReceiptState::Released, ..)) if !second_try => return "had",
-            _ => {}
-        }
-        if self.stock < i64::from(quantity) {
-            return "empty";
-        }
-        self.stock -= i64::from(quantity);
-        "ok"
-    }
-}
-
-async fn run(steps: Vec<Step>, prefix: String) -> Result<()> {
-    let stock = connect(&prefix).await?;
-    load(&stock, 1, &[6]).await?;
-    let mut model = Model { stock: 6, ..Model::default() };
-    for step in steps {
-        match step {
-            Step::Claim { buyer, key, quantity, second_try } => {
-                let (buyer, key) = (format!("b{buyer}"), format!("k{key}"));
-                let a = ClaimAttempt { second_try, ..attempt(&buyer, &key, quantity) };
-                let expected = model.claim(&key, &buyer, quantity, second_try);
-                let (said, hold) = match stock.claim(&a, 0).await? {
-                    ClaimReply::Ok { hold, left } => {
-                        assert_eq!(i64::from(left), model.stock);
-                        ("ok", Some(hold))
-                    }
-                    ClaimReply::Replay(_) => ("replay", None),
-                    ClaimReply::Already(_) => ("already", None),
-                    ClaimReply::AlreadyHad(_) => ("had", None),
-                    ClaimReply::Empty { left } => {
-                        assert_eq!(i64::from(left), model.stock);
-                        ("empty", None)
-                    }
-                    ClaimReply::BadQuantity => ("bad", None),
-                    ClaimReply::NotLoaded { .. } => ("not loaded", None),
-                };
-                assert_eq!(said, expected);
-                if let Some(hold) = hold {
-                    model.receipts.insert(buyer, (ReceiptState::Held, key, hold, quantity));
-                }
-            }
-            Step::Release { buyer, void, right_hold } => {
-                let buyer = format!("b{buyer}");
-                let Some((state, key, hold, quantity)) = model.receipts.get(&buyer).cloned() else {
-                    continue;
-                };
-                let hold = if right_hold { hold } else { HoldId::new(1, 0, "7-7")? };
-                let mode = if void { ReleaseMode::Void } else { ReleaseMode::Spent };
-                let order = release(&attempt(&buyer, &key, quantity), &hold, quantity, mode, 1);
-                let back = state == ReceiptState::Held && right_hold;
-                let expected = if back { ReleaseReply::Returned } else { ReleaseReply::NoChange };
-                assert_eq!(stock.release(&order).await?, expected);
-                if back {
-                    model.stock += i64::from(quantity);
-                    let state = if void { ReceiptState::Void } else { ReceiptState::Released };
-                    model.receipts.insert(buyer, (state, key, hold, quantity));
-                }
-            }
-        }
-        let map = stock.stock_map(&sale(), 1).await?;
-        assert_eq!(map.buckets[0].stock, model.stock);
-        let out: u32 = stock.held(&sale(), 1).await?.iter().map(|h| h.receipt.quantity).sum();
-        assert_eq!(model.stock + i64::from(out), 6, "on offer and held make the total");
-    }
-    Ok(())
-}
-
-#[test]
-fn random_histories_agree_with_the_model() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 40, ..ProptestConfig::default() });
-    let case = std::cell::Cell::new(0);
-    runner
-        .run(&prop::collection::vec(step(), 1..40), |steps| {
-            case.set(case.get() + 1);
-            runtime.block_on(run(steps, format!("model{}", case.get()))).map_err(|e| TestCaseError::fail(e.to_string()))
-        })
-        .unwrap();
 }

@@ -1,0 +1,47 @@
+//! `flashgate-bench` (`make bench`): how much of what the machine can do the hot path keeps.
+//!
+//! Everything runs on one machine at once, load included, so absolute figures say little; the ratios
+//! do. Each is measured in rounds that alternate between ours and the yardstick, so that whatever
+//! else the machine does meets both. An answer other than the expected one fails the run.
+
+mod claims;
+mod edge;
+mod figures;
+mod gate;
+mod load;
+mod redis;
+mod report;
+mod world;
+
+use anyhow::Result;
+use report::Report;
+use std::time::Instant;
+use world::World;
+
+/// Measurements of each thing.
+pub const ROUNDS: usize = 5;
+/// Kept-alive connections of every load.
+pub const CONNECTIONS: usize = 32;
+/// The hidden subcommand: serve the axum "hello".
+const HELLO: &str = "hello";
+
+fn main() -> Result<()> {
+    // The runtime that the origin has, for both uses of this binary.
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    if std::env::args().nth(1).as_deref() == Some(HELLO) {
+        return runtime.block_on(world::hello());
+    }
+    runtime.block_on(bench())
+}
+
+async fn bench() -> Result<()> {
+    let started = Instant::now();
+    let world = World::start().await?;
+    let mut report = Report::new();
+    claims::sold_out(&world, &mut report).await?;
+    claims::accepted(&world, &mut report).await?;
+    edge::refusals(&world, &mut report).await?;
+    gate::decisions(&world, &mut report).await?;
+    world.stop().await?;
+    report.finish(started.elapsed())
+}
