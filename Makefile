@@ -43,7 +43,7 @@ test-suites: build ## The tests alone
 	$(call step,prepared queries,ops/bin/sqlx-prepare.sh --check)
 
 bench: build ## Benchmarks: ratios measured in one run, written to target/bench/report.json
-	$(call step,benchmarks,cargo run --package flashgate-tests --bin flashgate-bench)
+	$(call step,benchmarks,target/debug/flashgate-bench)
 
 sqlx: ## Prepare the compile-time checked queries again after a change to them or to migrations/
 	@ops/bin/sqlx-prepare.sh

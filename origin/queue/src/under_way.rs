@@ -168,3 +168,146 @@ impl UnderWay {
         self.failed = false;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lapin::{BasicProperties, message::Delivery};
+    use std::sync::Arc;
+    use tokio::sync::Semaphore;
+
+    type Broker = oneshot::Sender<lapin::Result<Confirmation>>;
+
+    fn confirming() -> (Broker, Confirming) {
+        let (broker, confirm) = oneshot::channel();
+        (broker, Box::pin(async move { confirm.await.unwrap() }))
+    }
+
+    fn waiter() -> (Waiter, oneshot::Receiver<Published>) {
+        let (tell, told) = oneshot::channel();
+        let _permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        (Waiter { tell, _permit }, told)
+    }
+
+    async fn add(set: &mut UnderWay, id: &str, confirming: Confirming) -> oneshot::Receiver<Published> {
+        let (waiter, told) = waiter();
+        set.add(id.into(), confirming, waiter).await;
+        told
+    }
+
+    fn returned(id: &str) -> BasicReturnMessage {
+        let mut delivery = Delivery::mock(0, "exchange".into(), "key".into(), false, Vec::new());
+        delivery.properties = BasicProperties::default().with_message_id(id.into());
+        BasicReturnMessage { delivery, reply_code: 312, reply_text: "NO_ROUTE".into() }
+    }
+
+    fn error() -> lapin::Error {
+        lapin::ErrorKind::MissingHeartbeatError.into()
+    }
+
+    #[tokio::test]
+    async fn only_a_plain_ack_is_a_confirm() {
+        let mut set = UnderWay::default();
+        let (ack, confirm) = confirming();
+        let acked = add(&mut set, "a", confirm).await;
+        let (nack, confirm) = confirming();
+        let nacked = add(&mut set, "b", confirm).await;
+        let (off, confirm) = confirming();
+        let without = add(&mut set, "c", confirm).await;
+        ack.send(Ok(Confirmation::Ack(None))).unwrap();
+        nack.send(Ok(Confirmation::Nack(None))).unwrap();
+        off.send(Ok(Confirmation::NotRequested)).unwrap();
+        set.settle().await;
+        assert_eq!(acked.await.unwrap(), Published::Confirmed);
+        assert!(matches!(nacked.await.unwrap(), Published::Unknown(_)));
+        assert!(matches!(without.await.unwrap(), Published::Unknown(_)));
+        assert!(set.is_empty() && !set.has_failed());
+    }
+
+    #[tokio::test]
+    async fn a_return_on_anothers_confirm_finds_its_owner() {
+        // Whichever was published first.
+        for owner_first in [true, false] {
+            let mut set = UnderWay::default();
+            let ((owner, owners), (taker, takers)) = (confirming(), confirming());
+            let (owned, took) = if owner_first {
+                let owned = add(&mut set, "owner", owners).await;
+                (owned, add(&mut set, "taker", takers).await)
+            } else {
+                let took = add(&mut set, "taker", takers).await;
+                (add(&mut set, "owner", owners).await, took)
+            };
+            let (other, confirm) = confirming();
+            let others = add(&mut set, "other", confirm).await;
+            taker.send(Ok(Confirmation::Ack(Some(returned("owner"))))).unwrap();
+            owner.send(Ok(Confirmation::Ack(None))).unwrap();
+            other.send(Ok(Confirmation::Ack(None))).unwrap();
+            set.settle().await;
+            assert!(matches!(owned.await.unwrap(), Published::Unknown(_)));
+            assert!(matches!(took.await.unwrap(), Published::Unknown(_)));
+            assert_eq!(others.await.unwrap(), Published::Confirmed);
+            assert!(set.returned.is_empty());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_return_that_completes_while_the_set_is_looked_at_is_not_missed() {
+        let mut set = UnderWay::default();
+        let (taker, takers) = confirming();
+        let took = add(&mut set, "taker", takers).await;
+        // By the time the owner is looked at, the taker has been, in vain.
+        let mut polls = 0;
+        let mut taker = Some(taker);
+        let owners = Box::pin(poll_fn(move |cx| {
+            polls += 1;
+            if polls < 2 {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if let Some(taker) = taker.take() {
+                taker.send(Ok(Confirmation::Ack(Some(returned("owner"))))).unwrap();
+            }
+            Poll::Ready(Ok(Confirmation::Ack(None)))
+        }));
+        let owned = add(&mut set, "owner", owners).await;
+        set.settle().await;
+        assert!(matches!(owned.await.unwrap(), Published::Unknown(_)));
+        assert!(matches!(took.await.unwrap(), Published::Unknown(_)));
+    }
+
+    #[tokio::test]
+    async fn a_lost_channel_leaves_every_outcome_unknown() {
+        let mut set = UnderWay::default();
+        let (broken, confirm) = confirming();
+        let first = add(&mut set, "a", confirm).await;
+        let (_waits, confirm) = confirming();
+        let second = add(&mut set, "b", confirm).await;
+        broken.send(Err(error())).unwrap();
+        set.settle().await;
+        assert!(set.has_failed());
+        set.give_up("the channel is lost");
+        assert!(matches!(first.await.unwrap(), Published::Unknown(_)));
+        assert!(matches!(second.await.unwrap(), Published::Unknown(_)));
+        assert!(set.is_empty() && !set.has_failed());
+        // Refused at the first poll: known as soon as anybody looks.
+        let third = add(&mut set, "c", Box::pin(std::future::ready(Err(error())))).await;
+        set.settle().await;
+        assert!(set.has_failed());
+        assert!(matches!(third.await.unwrap(), Published::Unknown(_)));
+    }
+
+    #[tokio::test]
+    async fn a_permit_is_held_until_the_outcome_is_known() {
+        let limit = Arc::new(Semaphore::new(1));
+        let mut set = UnderWay::default();
+        let (tell, told) = oneshot::channel();
+        let _permit = Arc::clone(&limit).try_acquire_owned().unwrap();
+        let (broker, confirm) = confirming();
+        set.add("a".into(), confirm, Waiter { tell, _permit }).await;
+        drop(told);
+        assert_eq!(limit.available_permits(), 0, "who asked has lost patience, but the frames are out");
+        broker.send(Ok(Confirmation::Ack(None))).unwrap();
+        set.settle().await;
+        assert_eq!(limit.available_permits(), 1);
+    }
+}

@@ -14,7 +14,6 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
     sync::watch,
     task::{AbortHandle, JoinSet},

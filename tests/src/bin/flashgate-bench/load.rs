@@ -30,14 +30,18 @@ pub struct Outcome {
     /// Answers a second.
     pub per_s: f64,
     /// Answers by status.
-    pub statuses: BTreeMap<u16, u64>,
+    pub statuses: Statuses,
 }
+
+/// How many answers had a status, and the beginning of the first of them.
+pub type Statuses = BTreeMap<u16, (u64, String)>;
 
 impl Outcome {
     /// Fails unless every answer had this status: a benchmark of the wrong answer measures nothing.
     pub fn all(self, status: u16, what: &str) -> Result<f64> {
-        if self.statuses.keys().any(|s| *s != status) {
-            bail!("{what}: expected only {status}, got {:?}", self.statuses);
+        if let Some((other, (_, answer))) = self.statuses.iter().find(|(s, _)| **s != status) {
+            let counts: BTreeMap<_, _> = self.statuses.iter().map(|(s, (n, _))| (s, n)).collect();
+            bail!("{what}: expected only {status}, got {counts:?}; the first {other} was:\n{answer}");
         }
         Ok(self.per_s)
     }
@@ -62,11 +66,11 @@ pub async fn run(
         .into_iter()
         .map(|stream| tokio::spawn(worker(stream, target, count, Arc::clone(&make), Arc::clone(&next))))
         .collect();
-    let mut statuses = BTreeMap::new();
+    let mut statuses = Statuses::new();
     let all = async {
         for worker in workers {
-            for (status, n) in worker.await?? {
-                *statuses.entry(status).or_insert(0) += n;
+            for (status, (n, answer)) in worker.await?? {
+                statuses.entry(status).or_insert((0, answer)).0 += n;
             }
         }
         anyhow::Ok(())
@@ -81,8 +85,8 @@ async fn worker<F: Fn(u64, &mut Vec<u8>)>(
     count: u64,
     make: Arc<F>,
     next: Arc<AtomicU64>,
-) -> Result<BTreeMap<u16, u64>> {
-    let mut statuses = BTreeMap::new();
+) -> Result<Statuses> {
+    let mut statuses = Statuses::new();
     let (mut request, mut buffer) = (Vec::with_capacity(2048), vec![0; HEAD_BYTES]);
     loop {
         let n = next.fetch_add(1, Ordering::Relaxed);
@@ -92,8 +96,9 @@ async fn worker<F: Fn(u64, &mut Vec<u8>)>(
         request.clear();
         make(n, &mut request);
         stream.write_all(&request).await?;
-        let (status, close) = read_answer(&mut stream, &mut buffer).await?;
-        *statuses.entry(status).or_insert(0) += 1;
+        let (status, close, bytes) = read_answer(&mut stream, &mut buffer).await?;
+        let first = || String::from_utf8_lossy(&buffer[..bytes]).into_owned();
+        statuses.entry(status).or_insert_with(|| (0, first())).0 += 1;
         if close {
             stream = TcpStream::connect(target).await?;
             stream.set_nodelay(true)?;
@@ -101,8 +106,9 @@ async fn worker<F: Fn(u64, &mut Vec<u8>)>(
     }
 }
 
-/// Reads one answer; its status, and whether the server closes the connection after it.
-async fn read_answer(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<(u16, bool)> {
+/// Reads one answer; its status, whether the server closes the connection after it, and how many
+/// bytes of its beginning are in the buffer.
+async fn read_answer(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<(u16, bool, usize)> {
     let mut filled = 0;
     let head_end = loop {
         let n = stream.read(&mut buffer[filled..]).await?;
@@ -140,16 +146,20 @@ async fn read_answer(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<(u16, 
             }
             filled += n;
         }
-        return Ok((status, close));
+        return Ok((status, close, filled));
     }
     let mut missing = length.saturating_sub(filled - head_end);
     while missing > 0 {
-        let most = missing.min(buffer.len());
-        let n = stream.read(&mut buffer[..most]).await?;
+        if filled == buffer.len() {
+            filled = head_end;
+        }
+        let most = missing.min(buffer.len() - filled);
+        let n = stream.read(&mut buffer[filled..filled + most]).await?;
         if n == 0 {
             bail!("the server closed the connection in the middle of a body");
         }
         missing -= n;
+        filled += n;
     }
-    Ok((status, close))
+    Ok((status, close, filled))
 }

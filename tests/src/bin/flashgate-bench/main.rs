@@ -40,8 +40,8 @@ async fn bench() -> Result<()> {
     let mut report = Report::new();
     claims::sold_out(&world, &mut report).await?;
     claims::accepted(&world, &mut report).await?;
-    edge::refusals(&world, &mut report).await?;
     gate::decisions(&world, &mut report).await?;
+    edge::refusals(&world, &mut report).await?;
     world.stop().await?;
     report.finish(started.elapsed())
 }

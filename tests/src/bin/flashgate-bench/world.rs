@@ -111,7 +111,7 @@ impl World {
             version: 1,
             title: "Benchmark".into(),
             description: String::new(),
-            price: Money { amount_minor: 19_900, currency: "EUR".to_owned().try_into()? },
+            price: Money { amount_minor: 19_900, currency: "EUR".to_owned().try_into().map_err(anyhow::Error::msg)? },
             total,
             per_buyer_limit: 1,
             opens_at_ms: now_ms() - 60_000,
