@@ -4,24 +4,17 @@
 use std::{env, error::Error, fmt::Write as _, fs, path::Path};
 
 /// The files that pages link to, and their media types.
-const LINKED: [(&str, &str); 2] = [
-    ("sale.css", "text/css; charset=utf-8"),
-    ("sale.js", "text/javascript; charset=utf-8"),
-];
+const LINKED: [(&str, &str); 2] =
+    [("sale.css", "text/css; charset=utf-8"), ("sale.js", "text/javascript; charset=utf-8")];
 
 fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=assets");
     let out = env::var("OUT_DIR")?;
-    let (mut page, mut refusal) = (
-        fs::read_to_string("assets/sale.html")?,
-        fs::read_to_string("assets/refusal.html")?,
-    );
+    let (mut page, mut refusal) = (fs::read_to_string("assets/sale.html")?, fs::read_to_string("assets/refusal.html")?);
     let mut code = String::from("static LINKED: &[Asset] = &[\n");
     for (name, content_type) in LINKED {
         let source = Path::new("assets").join(name);

@@ -9,6 +9,7 @@ use crate::{
     steps::Steps,
 };
 use anyhow::{Context, Result, bail, ensure};
+use flashgate_servers::free_port;
 use futures_util::future::try_join_all;
 use std::{
     ffi::OsString,
@@ -446,10 +447,4 @@ fn component(bin_dir: &Path) -> Result<PathBuf> {
     };
     ensure!(path.is_file(), "{} is missing: `make wasm` builds it", path.display());
     Ok(path)
-}
-
-/// A port of loopback that was free a moment ago.
-fn free_port() -> Result<u16> {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).context("no port is free")?;
-    Ok(listener.local_addr()?.port())
 }

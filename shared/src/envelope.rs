@@ -97,17 +97,8 @@ mod tests {
         };
         assert!(with(&|j| j["extra"] = 1.into()).is_ok());
         assert!(matches!(with(&|j| j["v"] = 2.into()), Err(EnvelopeError::Version(2))));
-        assert!(matches!(
-            with(&|j| j["quantity"] = 0.into()),
-            Err(EnvelopeError::Quantity)
-        ));
-        assert!(matches!(
-            with(&|j| j["quantity"] = (-1).into()),
-            Err(EnvelopeError::Malformed(_))
-        ));
-        assert!(matches!(
-            ClaimEnvelope::decode(b"junk"),
-            Err(EnvelopeError::Malformed(_))
-        ));
+        assert!(matches!(with(&|j| j["quantity"] = 0.into()), Err(EnvelopeError::Quantity)));
+        assert!(matches!(with(&|j| j["quantity"] = (-1).into()), Err(EnvelopeError::Malformed(_))));
+        assert!(matches!(ClaimEnvelope::decode(b"junk"), Err(EnvelopeError::Malformed(_))));
     }
 }

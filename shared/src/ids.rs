@@ -151,11 +151,7 @@ impl HoldId {
         if epoch < 0 || !digits(ms) || !digits(seq) {
             return Err(IdError::HoldId);
         }
-        Ok(Self {
-            epoch,
-            bucket,
-            entry: entry.to_owned(),
-        })
+        Ok(Self { epoch, bucket, entry: entry.to_owned() })
     }
 }
 

@@ -17,10 +17,7 @@ impl Money {
     /// This price for `quantity` units; `None` when it does not fit.
     pub fn times(&self, quantity: u32) -> Option<Money> {
         let amount_minor = self.amount_minor.checked_mul(i64::from(quantity))?;
-        Some(Money {
-            amount_minor,
-            currency: self.currency.clone(),
-        })
+        Some(Money { amount_minor, currency: self.currency.clone() })
     }
 }
 

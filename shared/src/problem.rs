@@ -223,9 +223,6 @@ mod tests {
     #[test]
     fn absent_members_are_left_out() {
         let json = serde_json::to_value(Problem::new(ProblemKind::SoldOut)).unwrap();
-        assert_eq!(
-            json,
-            serde_json::json!({"type": "/problems/sold-out", "title": "Sold out", "status": 410})
-        );
+        assert_eq!(json, serde_json::json!({"type": "/problems/sold-out", "title": "Sold out", "status": 410}));
     }
 }

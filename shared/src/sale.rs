@@ -64,22 +64,10 @@ pub struct AddressLimits {
 impl Default for AddressLimits {
     fn default() -> Self {
         Self {
-            claim: BucketLimit {
-                rate_per_s: 10.0,
-                burst: 40.0,
-            },
-            enter: BucketLimit {
-                rate_per_s: 10.0,
-                burst: 40.0,
-            },
-            status: BucketLimit {
-                rate_per_s: 20.0,
-                burst: 100.0,
-            },
-            read: BucketLimit {
-                rate_per_s: 20.0,
-                burst: 100.0,
-            },
+            claim: BucketLimit { rate_per_s: 10.0, burst: 40.0 },
+            enter: BucketLimit { rate_per_s: 10.0, burst: 40.0 },
+            status: BucketLimit { rate_per_s: 20.0, burst: 100.0 },
+            read: BucketLimit { rate_per_s: 20.0, burst: 100.0 },
         }
     }
 }
@@ -144,16 +132,10 @@ impl SaleConfig {
         let fail = |field, problem: String| Err(SaleConfigError { field, problem });
         let text = |t: &str| t.len() <= limits::SALE_TEXT_BYTES && !t.chars().any(char::is_control);
         if self.title.is_empty() || !text(&self.title) {
-            return fail(
-                "title",
-                format!("must have 1 to {} bytes on one line", limits::SALE_TEXT_BYTES),
-            );
+            return fail("title", format!("must have 1 to {} bytes on one line", limits::SALE_TEXT_BYTES));
         }
         if !text(&self.description) {
-            return fail(
-                "description",
-                format!("must have at most {} bytes on one line", limits::SALE_TEXT_BYTES),
-            );
+            return fail("description", format!("must have at most {} bytes on one line", limits::SALE_TEXT_BYTES));
         }
         if self.price.amount_minor < 0 {
             return fail("price", "must not be negative".into());
@@ -174,10 +156,7 @@ impl SaleConfig {
         if self.buckets == 0 || self.buckets > limits::BUCKETS_MAX {
             return fail("buckets", format!("must be 1 to {}", limits::BUCKETS_MAX));
         }
-        for (field, value) in [
-            ("admit_factor", self.admit_factor),
-            ("enter_rate_per_s", self.enter_rate_per_s),
-        ] {
+        for (field, value) in [("admit_factor", self.admit_factor), ("enter_rate_per_s", self.enter_rate_per_s)] {
             if !(value.is_finite() && value > 0.0 && value <= 1e6) {
                 return fail(field, "must be more than 0 and at most 1000000".into());
             }
@@ -203,10 +182,7 @@ impl SaleConfig {
         ] {
             let sane = |v: f64| v.is_finite() && v > 0.0 && v <= 1e6;
             if !(sane(b.rate_per_s) && sane(b.burst) && b.burst >= 1.0) {
-                return fail(
-                    field,
-                    "rate_per_s must be more than 0, burst at least 1, both at most 1000000".into(),
-                );
+                return fail(field, "rate_per_s must be more than 0, burst at least 1, both at most 1000000".into());
             }
         }
         Ok(())

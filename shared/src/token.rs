@@ -173,11 +173,7 @@ pub fn verify(
     if header.alg != Algorithm::EdDSA {
         return Err(TokenError::Algorithm);
     }
-    let key = header
-        .kid
-        .as_deref()
-        .and_then(|kid| keys.keys.get(kid))
-        .ok_or(TokenError::UnknownKey)?;
+    let key = header.kid.as_deref().and_then(|kid| keys.keys.get(kid)).ok_or(TokenError::UnknownKey)?;
     let mut policy = Validation::new(Algorithm::EdDSA);
     policy.leeway = 0;
     policy.set_required_spec_claims(&["exp", "nbf", "aud", "iss"]);
@@ -213,9 +209,7 @@ pub fn verify(
 /// The token of an `Authorization: Bearer` header value; the scheme is case-insensitive (RFC 9110).
 pub fn bearer(header: &str) -> Option<&str> {
     let (scheme, token) = header.split_once(' ')?;
-    scheme
-        .eq_ignore_ascii_case("bearer")
-        .then(|| token.trim_start_matches(' '))
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' '))
 }
 
 /// The name of the cookie that carries a sale's entry token.

@@ -57,10 +57,7 @@ fn judge(token: &str, keys: &KeySet) -> Result<String, TokenError> {
 #[test]
 fn a_good_token_names_its_buyer() {
     let pair = pair();
-    assert_eq!(
-        judge(&sign(&pair, &header(), &claims()), &keys("k1", &pair)),
-        Ok("buyer-1".into())
-    );
+    assert_eq!(judge(&sign(&pair, &header(), &claims()), &keys("k1", &pair)), Ok("buyer-1".into()));
 }
 
 #[test]
@@ -74,11 +71,7 @@ fn each_claim_is_judged() {
     };
     assert_eq!(with("iss", json!("https://else.example")), Err(TokenError::Issuer));
     assert_eq!(with("aud", json!("noodles")), Err(TokenError::Audience));
-    assert_eq!(
-        with("exp", json!(NOW_S)),
-        Err(TokenError::Expired),
-        "zero leeway: exp is the first second too late"
-    );
+    assert_eq!(with("exp", json!(NOW_S)), Err(TokenError::Expired), "zero leeway: exp is the first second too late");
     assert_eq!(with("nbf", json!(NOW_S + 1)), Err(TokenError::NotYetValid));
     assert_eq!(with("sub", json!("")), Err(TokenError::Malformed));
     assert_eq!(with("sub", json!("x".repeat(129))), Err(TokenError::Malformed));
@@ -94,15 +87,9 @@ fn each_claim_is_judged() {
 fn only_eddsa_by_a_known_key_passes() {
     let (pair, other) = (pair(), pair());
     let keys = keys("k1", &pair);
-    assert_eq!(
-        judge(&sign(&other, &header(), &claims()), &keys),
-        Err(TokenError::Signature)
-    );
+    assert_eq!(judge(&sign(&other, &header(), &claims()), &keys), Err(TokenError::Signature));
     let unknown = json!({"alg": "EdDSA", "kid": "k2"});
-    assert_eq!(
-        judge(&sign(&pair, &unknown, &claims()), &keys),
-        Err(TokenError::UnknownKey)
-    );
+    assert_eq!(judge(&sign(&pair, &unknown, &claims()), &keys), Err(TokenError::UnknownKey));
     let none = json!({"alg": "none", "kid": "k1"});
     assert!(judge(&format!("{}.", unsigned(&none, &claims())), &keys).is_err());
     // The public key taken for an HMAC secret: the classic confusion.
@@ -162,10 +149,7 @@ fn key_sets_hold_public_ed25519_keys_only() {
         assert!(matches!(set, Err(KeySetError::Unsuitable(_))), "{what}: {set:?}");
     }
     let many: Vec<Value> = (0..9).map(|n| jwk(&format!("k{n}"), &pair)).collect();
-    assert!(matches!(
-        KeySet::from_json(&json!({ "keys": many })),
-        Err(KeySetError::TooMany)
-    ));
+    assert!(matches!(KeySet::from_json(&json!({ "keys": many })), Err(KeySetError::TooMany)));
     assert!(matches!(KeySet::from_json(&json!({})), Err(KeySetError::Malformed(_))));
 }
 

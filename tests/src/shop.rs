@@ -1,7 +1,7 @@
 //! A shop for tests.
 
 use crate::{Buyer, Direct, PATIENCE};
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use flashgate_ops::stack::{Backends, Stack, StackConfig};
 use flashgate_queue::{Queue, QueueConfig};
 use flashgate_servers::{shared, until};
@@ -12,10 +12,7 @@ use flashgate_shared::{
 use flashgate_stock::{Stock, StockConfig};
 use std::{
     path::PathBuf,
-    sync::{
-        OnceLock,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::atomic::{AtomicU32, Ordering},
     thread,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -143,11 +140,11 @@ impl Shop {
 /// The shop that the tests of this binary share.
 pub async fn shop() -> Result<&'static Shop> {
     static SHOP: OnceCell<Shop> = OnceCell::const_new();
-    static KEEPER: OnceLock<thread::JoinHandle<()>> = OnceLock::new();
     SHOP.get_or_try_init(|| async {
         let (tell, told) = oneshot::channel();
         // Each test has a runtime of its own, which ends with it: the shop needs one that stays.
-        let keeper = thread::Builder::new().name("test-shop".into()).spawn(move || {
+        // It stays without being held: nobody joins it.
+        thread::Builder::new().name("test-shop".into()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
             match runtime {
                 Ok(runtime) => runtime.block_on(async {
@@ -157,7 +154,6 @@ pub async fn shop() -> Result<&'static Shop> {
                 Err(error) => drop(tell.send(Err(error.into()))),
             }
         })?;
-        KEEPER.set(keeper).map_err(|_| anyhow!("the shop is started twice"))?;
         told.await.context("the thread that starts the shop ended")?
     })
     .await

@@ -129,7 +129,7 @@ async fn batches_with_the_same_buyers_in_opposite_order_all_settle() -> Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_is_no_claim_waits_in_the_dead_letters_and_its_neighbours_settle() -> Result<()> {
+async fn a_message_that_contradicts_the_ledger_changes_nothing_and_its_neighbours_settle() -> Result<()> {
     let shop = shop().await?;
     let sale = shop.create(&shop.sale("settle-poison", 3)).await?;
     let good = faults::claim_and_die(shop, &sale, "ann", "k", 0).await?;

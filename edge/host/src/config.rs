@@ -168,7 +168,7 @@ mod tests {
     fn the_origin_is_the_only_allowed_host_by_default() {
         let c = config(&["--origin", "http://Origin.example/"]);
         assert_eq!(c.allowed_hosts().unwrap(), ["origin.example:80"]);
-        assert_eq!(c.variables().unwrap()["origin_url"], "http://origin.example");
+        assert_eq!(c.variables().unwrap()["origin_url"], "http://Origin.example");
         assert!(config(&[]).allowed_hosts().unwrap().is_empty());
         assert!(config(&["--origin", "ftp://x/"]).allowed_hosts().is_err());
     }

@@ -2,10 +2,7 @@
 //!
 //! Nothing here decides anything: the page asks the gate, and says in words what it hears. Linked
 //! assets carry their content's hash in their name and never change; the page itself is revalidated.
-#![cfg_attr(
-    not(test),
-    deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)
-)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 use flashgate_shared::problem::Problem;
 
@@ -50,26 +47,15 @@ pub fn sale_page() -> &'static Asset {
 /// A refusal for people: the problem in words, and a way back to the sale.
 pub fn refusal_page(problem: &Problem, sale: Option<&str>) -> String {
     let way_back = sale.map_or_else(String::new, |sale| {
-        format!(
-            "<p><a class=\"button\" href=\"/s/{}\">Back to the sale</a></p>",
-            escape(sale)
-        )
+        format!("<p><a class=\"button\" href=\"/s/{}\">Back to the sale</a></p>", escape(sale))
     });
-    let wait = problem.retry_after_ms.map_or_else(String::new, |ms| {
-        format!("<p>Please try again in about {} s.</p>", ms.div_ceil(1000))
-    });
-    let trace = problem
-        .trace_id
-        .map_or_else(String::new, |id| format!("<p class=\"trace\">Reference {id}</p>"));
+    let wait = problem
+        .retry_after_ms
+        .map_or_else(String::new, |ms| format!("<p>Please try again in about {} s.</p>", ms.div_ceil(1000)));
+    let trace = problem.trace_id.map_or_else(String::new, |id| format!("<p class=\"trace\">Reference {id}</p>"));
     REFUSAL
         .replace("{title}", &escape(&problem.title))
-        .replace(
-            "{detail}",
-            &problem
-                .detail
-                .as_deref()
-                .map_or_else(String::new, |d| format!("<p>{}</p>", escape(d))),
-        )
+        .replace("{detail}", &problem.detail.as_deref().map_or_else(String::new, |d| format!("<p>{}</p>", escape(d))))
         .replace("{wait}", &wait)
         .replace("{back}", &way_back)
         .replace("{trace}", &trace)

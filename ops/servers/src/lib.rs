@@ -18,8 +18,20 @@ pub use rabbit::Rabbit;
 pub use redis::{Fsync, Redis};
 pub use shared::{SharedServers, shared};
 
-use anyhow::{Context, Result, bail};
-use std::{future::Future, net::TcpListener, path::Path, time::Duration};
+use anyhow::{Result, bail};
+use std::{
+    collections::hash_map::RandomState,
+    fs,
+    future::Future,
+    hash::BuildHasher,
+    net::TcpListener,
+    path::Path,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU16, Ordering},
+    },
+    time::Duration,
+};
 
 /// How often [`until`] asks.
 const POLL_EVERY: Duration = Duration::from_millis(20);
@@ -48,10 +60,31 @@ where
     }
 }
 
-/// A port of 127.0.0.1 that was free a moment ago.
+/// Lowest port that [`free_port`] gives.
+const PORTS_FROM: u16 = 12_000;
+/// Where the system's own choice of ports starts when it does not tell.
+const EPHEMERAL_FROM: u16 = 32_768;
+
+/// A port of 127.0.0.1 that was free a moment ago, below those that the system gives to outgoing
+/// connections: between the choice and a server's slow start, none of them can take it.
 pub fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port on 127.0.0.1")?;
-    Ok(listener.local_addr()?.port())
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let until = range.split_whitespace().next().and_then(|from| from.parse().ok());
+    let until = until.filter(|from| *from > PORTS_FROM + 1_000).unwrap_or(EPHEMERAL_FROM);
+    let span = until.saturating_sub(PORTS_FROM).max(1);
+    // Each process starts at a random place, so that two at once hardly meet.
+    static START: OnceLock<u64> = OnceLock::new();
+    let start = START.get_or_init(|| RandomState::new().hash_one(std::process::id()));
+    for _ in 0..span {
+        let step = (start % u64::from(span)) as u16;
+        let port = PORTS_FROM
+            + (u32::from(step) + u32::from(NEXT.fetch_add(1, Ordering::Relaxed))).rem_euclid(u32::from(span)) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no free port on 127.0.0.1 between {PORTS_FROM} and {until}")
 }
 
 /// One of each, in one directory.
@@ -68,15 +101,13 @@ pub struct Servers {
 impl Servers {
     /// Starts the three at once, with their data under `dir`.
     pub async fn start(dir: &Path) -> Result<Self> {
-        let (redis, rabbit, postgres) =
-            tokio::try_join!(Redis::start(dir), Rabbit::start(dir), Postgres::start(dir))?;
+        let (redis, rabbit, postgres) = tokio::try_join!(Redis::start(dir), Rabbit::start(dir), Postgres::start(dir))?;
         Ok(Self { redis, rabbit, postgres })
     }
 
     /// Stops the three and waits until they are gone.
     pub async fn stop(self) -> Result<()> {
-        let (redis, rabbit, postgres) =
-            tokio::join!(self.redis.stop(), self.rabbit.stop(), self.postgres.stop());
+        let (redis, rabbit, postgres) = tokio::join!(self.redis.stop(), self.rabbit.stop(), self.postgres.stop());
         redis.and(rabbit).and(postgres)
     }
 }

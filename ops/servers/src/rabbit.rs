@@ -131,8 +131,8 @@ fn environment(command: &mut Command, dir: &Path, ports: Ports) -> Result<()> {
     }
     let cookie = dir.join(".erlang.cookie");
     if !cookie.exists() {
-        use std::os::unix::fs::OpenOptionsExt;
         use std::io::Write;
+        use std::os::unix::fs::OpenOptionsExt;
         let mut random = [0_u8; 16];
         std::io::Read::read_exact(&mut fs::File::open("/dev/urandom")?, &mut random)?;
         let text: String = random.iter().map(|byte| char::from(b'A' + byte % 26)).collect();

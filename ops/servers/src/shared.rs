@@ -1,8 +1,8 @@
 //! One set of servers for a whole test binary.
 
 use crate::{Postgres, Rabbit, Redis, Servers};
-use anyhow::{Context, Result, anyhow};
-use std::{sync::OnceLock, thread};
+use anyhow::{Context, Result};
+use std::thread;
 use tokio::sync::{OnceCell, oneshot};
 
 /// Servers that live as long as the process; each test makes itself a database, a key prefix and a
@@ -31,8 +31,6 @@ impl SharedServers {
 }
 
 static SHARED: OnceCell<SharedServers> = OnceCell::const_new();
-/// Keeps the runtime that owns the servers' pipes alive beyond the test that started them.
-static KEEPER: OnceLock<thread::JoinHandle<()>> = OnceLock::new();
 
 /// The servers of this process, started on first use. They end when the process ends.
 pub async fn shared() -> Result<&'static SharedServers> {
@@ -40,7 +38,8 @@ pub async fn shared() -> Result<&'static SharedServers> {
         .get_or_try_init(|| async {
             let (tell, told) = oneshot::channel();
             // Each test has a runtime of its own, which ends with it: the servers need one that stays.
-            let keeper = thread::Builder::new().name("flashgate-servers".into()).spawn(move || {
+            // It stays without being held: nobody joins it.
+            thread::Builder::new().name("flashgate-servers".into()).spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 match runtime {
                     Ok(runtime) => runtime.block_on(async {
@@ -50,7 +49,6 @@ pub async fn shared() -> Result<&'static SharedServers> {
                     Err(error) => drop(tell.send(Err(error.into()))),
                 }
             })?;
-            KEEPER.set(keeper).map_err(|_| anyhow!("the shared servers are started twice"))?;
             told.await.context("the thread that starts the servers ended")?
         })
         .await

@@ -7,10 +7,7 @@
 //! be done there is a row (`gate_releases`, `refunds`) that a worker fetches, does, and marks.
 //!
 //! Times are Unix milliseconds by the database's clock; no other clock decides anything here.
-#![cfg_attr(
-    not(test),
-    deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)
-)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 mod audit;
 mod config;
@@ -61,10 +58,7 @@ impl Ledger {
             .application_name("flashgate-ledger");
         let bounded = plain.clone().options([
             ("statement_timeout", config.statement_timeout_ms.to_string()),
-            (
-                "idle_in_transaction_session_timeout",
-                config.idle_in_transaction_timeout_ms.to_string(),
-            ),
+            ("idle_in_transaction_session_timeout", config.idle_in_transaction_timeout_ms.to_string()),
             // Not what the server or the role happens to default to: the rules are written for this.
             ("default_transaction_isolation", "read committed".to_owned()),
         ]);
@@ -74,12 +68,8 @@ impl Ledger {
                 .acquire_timeout(Duration::from_millis(config.acquire_timeout_ms))
                 .connect_lazy_with(bounded.clone())
         };
-        let ledger = Self {
-            settle: pool(config.pool_settle),
-            reads: pool(config.pool_read),
-            plain,
-            config: config.clone(),
-        };
+        let ledger =
+            Self { settle: pool(config.pool_settle), reads: pool(config.pool_read), plain, config: config.clone() };
         ledger.ping().await?;
         Ok(ledger)
     }
@@ -102,9 +92,6 @@ impl Ledger {
 
     /// The database's clock.
     pub async fn now_ms(&self) -> Result<UnixMs> {
-        sqlx::query_scalar!(r#"SELECT unix_now_ms() AS "now!""#)
-            .fetch_one(&self.reads)
-            .await
-            .map_err(tx::outer)
+        sqlx::query_scalar!(r#"SELECT unix_now_ms() AS "now!""#).fetch_one(&self.reads).await.map_err(tx::outer)
     }
 }

@@ -39,9 +39,7 @@ impl Ledger {
     ) -> Result<Order> {
         let name = "declare_lost";
         let quantity = quantity.clamp(1, limits::PER_BUYER_MAX);
-        transaction!(self.reads, name, |tx| declare_lost(
-            tx, name, sale, *claim_id, buyer, quantity, trace_id
-        ))
+        transaction!(self.reads, name, |tx| declare_lost(tx, name, sale, *claim_id, buyer, quantity, trace_id))
     }
 
     /// Starts a checkout, by the database's clock: until `pay_by_ms`, and only for the buyer's own
@@ -92,9 +90,7 @@ async fn declare_lost(
 
 /// Another's claim is as good as none.
 fn own(order: Option<Order>, buyer: &BuyerId) -> Result<Order, TxError> {
-    order
-        .filter(|o| o.buyer == *buyer)
-        .ok_or_else(|| LedgerError::NotFound.into())
+    order.filter(|o| o.buyer == *buyer).ok_or_else(|| LedgerError::NotFound.into())
 }
 
 async fn checkout(

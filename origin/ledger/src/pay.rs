@@ -24,9 +24,7 @@ impl Ledger {
     /// Applies a provider's notice, in one transaction. Repeating it is safe.
     pub async fn apply_notice(&self, notice: &PaymentNotice) -> Result<NoticeOutcome> {
         if !(1..=PROVIDER_ID_BYTES).contains(&notice.payment_id.len()) {
-            return Err(LedgerError::Invalid(format!(
-                "a payment id has 1 to {PROVIDER_ID_BYTES} bytes"
-            )));
+            return Err(LedgerError::Invalid(format!("a payment id has 1 to {PROVIDER_ID_BYTES} bytes")));
         }
         if notice.amount.amount_minor < 0 {
             return Err(LedgerError::Invalid("a payment is not negative".into()));
@@ -84,9 +82,7 @@ impl Ledger {
     /// The provider has given the money back. Repeating it is safe; the first id stands.
     pub async fn refund_done(&self, id: Uuid, provider_refund_id: &str) -> Result<()> {
         if !(1..=PROVIDER_ID_BYTES).contains(&provider_refund_id.len()) {
-            return Err(LedgerError::Invalid(format!(
-                "a refund id has 1 to {PROVIDER_ID_BYTES} bytes"
-            )));
+            return Err(LedgerError::Invalid(format!("a refund id has 1 to {PROVIDER_ID_BYTES} bytes")));
         }
         let known = sqlx::query!(
             "UPDATE refunds SET provider_refund_id = COALESCE(provider_refund_id, $2), last_error = NULL,
@@ -158,10 +154,7 @@ async fn succeeded(
     };
     if notice.amount != order.amount || notice.sale != order.sale {
         refund(tx, name, notice, RefundReason::Mismatch).await?;
-        return Ok(NoticeOutcome::Mismatch {
-            expected: order.amount,
-            paid: notice.amount.clone(),
-        });
+        return Ok(NoticeOutcome::Mismatch { expected: order.amount, paid: notice.amount.clone() });
     }
     if buy(tx, name, &sale, &locked, notice).await? {
         return Ok(NoticeOutcome::Paid);

@@ -35,10 +35,7 @@ pub(crate) async fn insert_releases(
     }
     let text = |f: &dyn Fn(&NewRelease) -> String| releases.iter().map(f).collect::<Vec<_>>();
     let claims: Vec<Uuid> = releases.iter().map(|r| r.claim_id.0).collect();
-    let units = releases
-        .iter()
-        .map(|r| number("units", r.units))
-        .collect::<Result<Vec<i32>>>()?;
+    let units = releases.iter().map(|r| number("units", r.units)).collect::<Result<Vec<i32>>>()?;
     sqlx::query!(
         "INSERT INTO gate_releases (claim_id, hold, sale, buyer, units, mode, epoch, trace_id,
              next_try_at_ms, created_at_ms, updated_at_ms, updated_by)
@@ -119,9 +116,7 @@ async fn sweep(tx: &mut PgConnection, name: &'static str, sale: &SaleId, limit: 
     .fetch_all(&mut *tx)
     .await?;
     expire(tx, name, sale, &locked, &due).await?;
-    Ok(SweepReport {
-        expired: due.len() as u64,
-    })
+    Ok(SweepReport { expired: due.len() as u64 })
 }
 
 impl Ledger {

@@ -12,8 +12,7 @@ where
     T: FromStr,
     T::Err: Display,
 {
-    text.parse()
-        .map_err(|e: T::Err| LedgerError::Bug(format!("column {column} holds {text:?}: {e}")))
+    text.parse().map_err(|e: T::Err| LedgerError::Bug(format!("column {column} holds {text:?}: {e}")))
 }
 
 /// A non-negative number that fits.
@@ -121,15 +120,9 @@ pub(crate) async fn insert_orders(
     let times = |f: &dyn Fn(&Order) -> Option<UnixMs>| orders.iter().map(|(_, o)| f(o)).collect::<Vec<_>>();
     let claims: Vec<Uuid> = orders.iter().map(|(_, o)| o.claim_id.0).collect();
     let shards: Vec<i16> = orders.iter().map(|(shard, _)| *shard).collect();
-    let quantities = orders
-        .iter()
-        .map(|(_, o)| number("quantity", o.quantity))
-        .collect::<Result<Vec<i32>>>()?;
+    let quantities = orders.iter().map(|(_, o)| number("quantity", o.quantity)).collect::<Result<Vec<i32>>>()?;
     let reasons: Vec<Option<String>> = orders.iter().map(|(_, o)| o.reason.map(|r| r.to_string())).collect();
-    let holds: Vec<Option<String>> = orders
-        .iter()
-        .map(|(_, o)| o.hold.as_ref().map(HoldId::to_string))
-        .collect();
+    let holds: Vec<Option<String>> = orders.iter().map(|(_, o)| o.hold.as_ref().map(HoldId::to_string)).collect();
     let amounts: Vec<i64> = orders.iter().map(|(_, o)| o.amount.amount_minor).collect();
     let created: Vec<i64> = orders.iter().map(|(_, o)| o.created_at_ms).collect();
     let rows = sqlx::query!(

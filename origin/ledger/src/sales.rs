@@ -27,12 +27,7 @@ impl TryFrom<Row> for SaleRow {
     fn try_from(row: Row) -> Result<Self> {
         let mut config = row.config.0;
         config.version = row.version;
-        Ok(Self {
-            config,
-            state: word("state", &row.state)?,
-            epoch: row.epoch,
-            sold: row.sold,
-        })
+        Ok(Self { config, state: word("state", &row.state)?, epoch: row.epoch, sold: row.sold })
     }
 }
 
@@ -89,10 +84,7 @@ impl Ledger {
             Ok(row)
         } else {
             let wanted = from.join(" or ");
-            Err(LedgerError::Conflict(format!(
-                "the sale is {}, not {wanted}",
-                row.state
-            )))
+            Err(LedgerError::Conflict(format!("the sale is {}, not {wanted}", row.state)))
         }
     }
 }
@@ -123,21 +115,14 @@ async fn create(tx: &mut PgConnection, name: &'static str, sale: &SaleConfig) ->
     )
     .execute(&mut *tx)
     .await?;
-    Ok(SaleRow {
-        config,
-        state: SaleState::Loading,
-        epoch: 1,
-        sold: 0,
-    })
+    Ok(SaleRow { config, state: SaleState::Loading, epoch: 1, sold: 0 })
 }
 
 /// The settings and the state, inside a transaction.
 pub(crate) async fn settings(tx: &mut PgConnection, sale: &SaleId) -> Result<(SaleConfig, SaleState), TxError> {
-    let row = sqlx::query!(
-        r#"SELECT state, config AS "config: Json<SaleConfig>" FROM sales WHERE id = $1"#,
-        sale.as_str()
-    )
-    .fetch_one(tx)
-    .await?;
+    let row =
+        sqlx::query!(r#"SELECT state, config AS "config: Json<SaleConfig>" FROM sales WHERE id = $1"#, sale.as_str())
+            .fetch_one(tx)
+            .await?;
     Ok((row.config.0, word("state", &row.state)?))
 }

@@ -55,17 +55,8 @@ impl Ledger {
     /// its units go back.
     pub async fn settle_dead(&self, envelope: &ClaimEnvelope) -> Result<Settled, SettleError> {
         let (name, part) = ("settle_dead", std::slice::from_ref(envelope));
-        let answers = transaction!(self.settle, name, |tx| settle_part(
-            tx,
-            name,
-            &envelope.sale,
-            part,
-            true
-        ))?;
-        let answer = answers
-            .into_iter()
-            .next()
-            .ok_or_else(|| LedgerError::Bug("one message, no answer".into()))?;
+        let answers = transaction!(self.settle, name, |tx| settle_part(tx, name, &envelope.sale, part, true))?;
+        let answer = answers.into_iter().next().ok_or_else(|| LedgerError::Bug("one message, no answer".into()))?;
         count(&answer);
         Ok(answer)
     }
@@ -117,12 +108,10 @@ async fn open_book<'a>(
     let claim_ids: Vec<Uuid> = part.iter().map(|m| m.claim_id.0).collect();
     let buyer_ids: Vec<String> = part.iter().map(|m| m.buyer.to_string()).collect();
     let mut claims = HashMap::with_capacity(part.len());
-    let known = sqlx::query!(
-        "SELECT claim_id, sale, buyer, quantity, hold FROM orders WHERE claim_id = ANY($1)",
-        &claim_ids
-    )
-    .fetch_all(&mut *tx)
-    .await?;
+    let known =
+        sqlx::query!("SELECT claim_id, sale, buyer, quantity, hold FROM orders WHERE claim_id = ANY($1)", &claim_ids)
+            .fetch_all(&mut *tx)
+            .await?;
     for row in known {
         claims.insert(
             ClaimId(row.claim_id),
@@ -144,26 +133,10 @@ async fn open_book<'a>(
     .await?;
     let mut buyers: HashMap<BuyerId, Tries> = HashMap::with_capacity(part.len());
     for row in tried {
-        buyers.insert(
-            word("buyer", &row.buyer)?,
-            Tries {
-                live: row.live,
-                ended: row.ended,
-            },
-        );
+        buyers.insert(word("buyer", &row.buyer)?, Tries { live: row.live, ended: row.ended });
     }
-    let room = locked.shards.iter().map(|s| Room {
-        shard: s.shard,
-        free: s.total - s.sold,
-    });
-    Ok(Book {
-        sale,
-        epoch: locked.epoch,
-        claims,
-        buyers,
-        room: room.collect(),
-        dead,
-    })
+    let room = locked.shards.iter().map(|s| Room { shard: s.shard, free: s.total - s.sold });
+    Ok(Book { sale, epoch: locked.epoch, claims, buyers, room: room.collect(), dead })
 }
 
 /// What a batch is about to write.
@@ -237,9 +210,7 @@ impl Drafts {
             let inserted = rows::insert_orders(tx, name, &self.orders).await?;
             if inserted.len() != self.orders.len() {
                 let missing = self.orders.len() - inserted.len();
-                return Err(TxError::Again(format!(
-                    "{missing} orders met a row that was not there before"
-                )));
+                return Err(TxError::Again(format!("{missing} orders met a row that was not there before")));
             }
             let mut sold: BTreeMap<i16, i64> = BTreeMap::new();
             for (shard, units) in inserted {

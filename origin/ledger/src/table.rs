@@ -133,16 +133,10 @@ impl Book<'_> {
     /// Class 0: what no gate of ours can have said.
     fn mismatch(&self, message: &ClaimEnvelope) -> Option<String> {
         if message.sale != self.sale.id {
-            return Some(format!(
-                "a message of sale {} in the queue of {}",
-                message.sale, self.sale.id
-            ));
+            return Some(format!("a message of sale {} in the queue of {}", message.sale, self.sale.id));
         }
         if message.hold.epoch > self.epoch {
-            return Some(format!(
-                "epoch {} is newer than the ledger's {}",
-                message.hold.epoch, self.epoch
-            ));
+            return Some(format!("epoch {} is newer than the ledger's {}", message.hold.epoch, self.epoch));
         }
         if message.hold.bucket >= self.sale.buckets {
             return Some(format!("bucket {} of {}", message.hold.bucket, self.sale.buckets));
@@ -197,14 +191,8 @@ mod tests {
         )
         .unwrap();
         let room = vec![Room { shard: 0, free: 2 }, Room { shard: 1, free: 3 }];
-        let mut book = Book {
-            sale: &sale,
-            epoch: 1,
-            claims: HashMap::new(),
-            buyers: HashMap::new(),
-            room,
-            dead: false,
-        };
+        let mut book =
+            Book { sale: &sale, epoch: 1, claims: HashMap::new(), buyers: HashMap::new(), room, dead: false };
         assert!(matches!(book.judge(&message("a", 4)), Class::Mismatch(_)));
         assert_eq!(book.judge(&message("b", 3)), Class::Reserve { shard: 1 });
         assert_eq!(book.judge(&message("c", 1)), Class::Reserve { shard: 0 });

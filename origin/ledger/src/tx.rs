@@ -82,12 +82,7 @@ pub(crate) struct Attempts {
 
 impl Attempts {
     pub(crate) fn new(name: &'static str) -> Self {
-        Self {
-            name,
-            since: Instant::now(),
-            deadlocks: 0,
-            conflicts: 0,
-        }
+        Self { name, since: Instant::now(), deadlocks: 0, conflicts: 0 }
     }
 
     /// The end of the transaction, or `None` when the body is to run again.
@@ -196,17 +191,8 @@ pub(crate) async fn lock_stock(tx: &mut PgConnection, sale: &SaleId) -> Result<O
         return Ok(None);
     };
     // A statement of its own: in the locking one the clock would be read before the wait.
-    let now_ms = sqlx::query_scalar!(r#"SELECT unix_now_ms() AS "now!""#)
-        .fetch_one(&mut *tx)
-        .await?;
-    let shards = rows
-        .into_iter()
-        .map(|r| Shard {
-            shard: r.shard,
-            total: r.total,
-            sold: r.sold,
-        })
-        .collect();
+    let now_ms = sqlx::query_scalar!(r#"SELECT unix_now_ms() AS "now!""#).fetch_one(&mut *tx).await?;
+    let shards = rows.into_iter().map(|r| Shard { shard: r.shard, total: r.total, sold: r.sold }).collect();
     Ok(Some(Locked { shards, epoch, now_ms }))
 }
 

@@ -315,6 +315,9 @@ async fn cut_connections_come_back_and_lose_nothing_that_was_confirmed() -> Resu
     let server = shared().await?.rabbit().port();
     let proxy = Proxy::before(server).await?;
     config.url = proxy.through(&config.url, server);
+    // An operation under way at the cut may end by its limit only: many rounds need it short.
+    config.operation_timeout_ms = 3_000;
+    config.confirm_timeout_ms = 3_000;
     let queue = declared(&config, ROOMY).await?;
     let mut consumer = queue.consume(sale(), Source::Claims);
     let mut confirmed = BTreeSet::new();

@@ -22,10 +22,7 @@ pub struct Bench {
 }
 
 pub fn money(amount_minor: i64, currency: &str) -> Money {
-    Money {
-        amount_minor,
-        currency: currency.to_owned().try_into().unwrap(),
-    }
+    Money { amount_minor, currency: currency.to_owned().try_into().unwrap() }
 }
 
 /// A sale of `total` units at 50.00 EUR, four buckets.
@@ -77,21 +74,11 @@ pub fn message(name: &str, key: &str, epoch: Epoch, hold: u32) -> ClaimEnvelope 
 
 /// `message` for several units.
 pub fn message_of(quantity: u32, name: &str, key: &str, hold: u32) -> ClaimEnvelope {
-    ClaimEnvelope {
-        quantity,
-        ..message(name, key, 1, hold)
-    }
+    ClaimEnvelope { quantity, ..message(name, key, 1, hold) }
 }
 
 pub fn notice(kind: NoticeKind, payment_id: &str, claim_id: ClaimId, amount: Money) -> PaymentNotice {
-    PaymentNotice {
-        kind,
-        payment_id: payment_id.into(),
-        claim_id,
-        sale: "phones".parse().unwrap(),
-        amount,
-        at_ms: 1,
-    }
+    PaymentNotice { kind, payment_id: payment_id.into(), claim_id, sale: "phones".parse().unwrap(), amount, at_ms: 1 }
 }
 
 /// What a release row says: claim, hold, units, mode, epoch.
@@ -119,11 +106,7 @@ impl Bench {
         ledger.migrate().await.unwrap();
         ledger.migrate().await.unwrap();
         ledger.create_sale(&sale).await.unwrap();
-        Self {
-            ledger,
-            sql: PgPool::connect_lazy(&url).unwrap(),
-            sale: sale.id,
-        }
+        Self { ledger, sql: PgPool::connect_lazy(&url).unwrap(), sale: sale.id }
     }
 
     pub async fn run(&self, statement: &'static str) {
@@ -169,11 +152,7 @@ impl Bench {
     }
 
     pub async fn set_epoch(&self, epoch: Epoch) {
-        sqlx::query("UPDATE stock SET epoch = $1")
-            .bind(epoch)
-            .execute(&self.sql)
-            .await
-            .unwrap();
+        sqlx::query("UPDATE stock SET epoch = $1").bind(epoch).execute(&self.sql).await.unwrap();
     }
 
     pub async fn sold(&self) -> i64 {
@@ -181,10 +160,7 @@ impl Bench {
     }
 
     pub async fn orders(&self) -> i64 {
-        sqlx::query_scalar("SELECT count(*) FROM orders")
-            .fetch_one(&self.sql)
-            .await
-            .unwrap()
+        sqlx::query_scalar("SELECT count(*) FROM orders").fetch_one(&self.sql).await.unwrap()
     }
 
     /// All release rows, by hold.
@@ -194,9 +170,7 @@ impl Bench {
                 .fetch_all(&self.sql)
                 .await
                 .unwrap();
-        rows.into_iter()
-            .map(|(c, h, u, m, e)| (ClaimId(c), h, u, m, e))
-            .collect()
+        rows.into_iter().map(|(c, h, u, m, e)| (ClaimId(c), h, u, m, e)).collect()
     }
 
     /// What design I1 and I2 say, and that no unit is on two ways at once.

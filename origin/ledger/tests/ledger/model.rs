@@ -61,10 +61,7 @@ fn envelope((b, k, hold, quantity): Draw) -> ClaimEnvelope {
     let (name, key, _) = ids(b, k);
     // A hold id is minted once: its quantity never changes.
     let number = ((b * KEYS + k) * HOLDS + hold) * 10 + quantity;
-    ClaimEnvelope {
-        quantity,
-        ..message(&name, &key, 1, number)
-    }
+    ClaimEnvelope { quantity, ..message(&name, &key, 1, number) }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -234,11 +231,7 @@ async fn agree(bench: &Bench, model: &Model) {
 #[test]
 fn random_operations_agree_with_the_model_and_never_oversell() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let config = Config {
-        cases: CASES,
-        failure_persistence: None,
-        ..Config::default()
-    };
+    let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     let steps = prop::collection::vec(step(), 1..25);
     TestRunner::new(config)
         .run(&steps, |steps| {

@@ -74,17 +74,11 @@ async fn a_payment_pays_and_its_repeated_notice_leaves_the_order_alone() {
         assert_eq!(bench.succeed("p1", claim, eur(PRICE)).await, NoticeOutcome::Repeat);
     }
     let order = bench.order(claim).await;
-    assert_eq!(
-        (order.status, order.refunded, order.paying),
-        (OrderStatus::Paid, false, false)
-    );
+    assert_eq!((order.status, order.refunded, order.paying), (OrderStatus::Paid, false, false));
     assert_eq!(bench.refunds().await, []);
     bench.age(claim, LONG_MS).await;
     assert_eq!(bench.ledger.sweep(&bench.sale, 10).await.unwrap().expired, 0);
-    assert_eq!(
-        bench.ledger.let_go(&claim, &buyer("ann")).await.unwrap().status,
-        OrderStatus::Paid
-    );
+    assert_eq!(bench.ledger.let_go(&claim, &buyer("ann")).await.unwrap().status, OrderStatus::Paid);
     assert_eq!(bench.sold().await, 1);
     bench.sound().await;
 }
@@ -100,20 +94,14 @@ async fn a_notice_in_the_grace_still_pays() {
 async fn a_payment_past_the_hold_expires_it_and_goes_back() {
     let (bench, claim) = reserved().await;
     bench.age(claim, LONG_MS).await;
-    assert_eq!(
-        bench.succeed("p1", claim, eur(PRICE)).await,
-        refunding(RefundReason::Expired)
-    );
+    assert_eq!(bench.succeed("p1", claim, eur(PRICE)).await, refunding(RefundReason::Expired));
     assert_eq!(bench.succeed("p1", claim, eur(PRICE)).await, NoticeOutcome::Repeat);
     let order = bench.order(claim).await;
     assert_eq!((order.status, order.refunded), (OrderStatus::Expired, true));
     assert_eq!(bench.sold().await, 0);
     assert_eq!(bench.releases().await.len(), 1);
     assert_eq!(bench.ledger.sweep(&bench.sale, 10).await.unwrap().expired, 0);
-    assert_eq!(
-        bench.succeed("p2", claim, eur(PRICE)).await,
-        refunding(RefundReason::Expired)
-    );
+    assert_eq!(bench.succeed("p2", claim, eur(PRICE)).await, refunding(RefundReason::Expired));
     assert_eq!(bench.refunds().await.len(), 2);
     bench.sound().await;
 }
@@ -122,10 +110,7 @@ async fn a_payment_past_the_hold_expires_it_and_goes_back() {
 async fn a_second_payment_of_a_paid_order_goes_back() {
     let (bench, claim) = reserved().await;
     bench.succeed("p1", claim, eur(PRICE)).await;
-    assert_eq!(
-        bench.succeed("p2", claim, eur(PRICE)).await,
-        refunding(RefundReason::AlreadyPaid)
-    );
+    assert_eq!(bench.succeed("p2", claim, eur(PRICE)).await, refunding(RefundReason::AlreadyPaid));
     assert_eq!(bench.succeed("p1", claim, eur(PRICE)).await, NoticeOutcome::Repeat);
     assert_eq!(bench.refunds().await, [("p2".into(), "already_paid".into(), PRICE)]);
     assert_eq!(bench.status(claim).await.0, OrderStatus::Paid);
@@ -136,45 +121,26 @@ async fn a_payment_of_a_lost_claim_goes_back() {
     let (bench, _) = reserved().await;
     let lost = message("ann", "other", 1, 2);
     bench.settle_one(&lost).await;
-    assert_eq!(
-        bench.succeed("p1", lost.claim_id, eur(PRICE)).await,
-        refunding(RefundReason::Lost)
-    );
-    assert_eq!(
-        bench.status(lost.claim_id).await,
-        (OrderStatus::Lost, Some(LostReason::Duplicate))
-    );
+    assert_eq!(bench.succeed("p1", lost.claim_id, eur(PRICE)).await, refunding(RefundReason::Lost));
+    assert_eq!(bench.status(lost.claim_id).await, (OrderStatus::Lost, Some(LostReason::Duplicate)));
     bench.sound().await;
 }
 
 #[tokio::test]
 async fn a_wrong_amount_or_currency_goes_back_and_the_hold_stays() {
     let (bench, claim) = reserved().await;
-    for (n, wrong) in [eur(PRICE - 1), eur(PRICE + 1), money(PRICE, "USD"), eur(0)]
-        .into_iter()
-        .enumerate()
-    {
+    for (n, wrong) in [eur(PRICE - 1), eur(PRICE + 1), money(PRICE, "USD"), eur(0)].into_iter().enumerate() {
         let outcome = bench.succeed(&format!("p{n}"), claim, wrong.clone()).await;
         let expected = eur(PRICE);
         assert_eq!(outcome, NoticeOutcome::Mismatch { expected, paid: wrong });
     }
     let amounts: Vec<i64> = bench.refunds().await.into_iter().map(|r| r.2).collect();
-    assert_eq!(
-        amounts,
-        [PRICE - 1, PRICE + 1, PRICE],
-        "what was paid; nothing for nothing"
-    );
+    assert_eq!(amounts, [PRICE - 1, PRICE + 1, PRICE], "what was paid; nothing for nothing");
     assert_eq!(bench.status(claim).await.0, OrderStatus::Reserved);
     let negative = notice(Succeeded, "p9", claim, eur(-1));
-    assert!(matches!(
-        bench.ledger.apply_notice(&negative).await,
-        Err(LedgerError::Invalid(_))
-    ));
+    assert!(matches!(bench.ledger.apply_notice(&negative).await, Err(LedgerError::Invalid(_))));
     let nameless = notice(Succeeded, "", claim, eur(PRICE));
-    assert!(matches!(
-        bench.ledger.apply_notice(&nameless).await,
-        Err(LedgerError::Invalid(_))
-    ));
+    assert!(matches!(bench.ledger.apply_notice(&nameless).await, Err(LedgerError::Invalid(_))));
     assert_eq!(bench.succeed("p8", claim, eur(PRICE)).await, NoticeOutcome::Paid);
 }
 
@@ -183,18 +149,12 @@ async fn a_failed_payment_leaves_the_hold_for_another_card() {
     let (bench, claim) = reserved().await;
     bench.ledger.checkout(&claim, &buyer("ann")).await.unwrap();
     let failed = notice(Failed, "p1", claim, eur(PRICE));
-    assert_eq!(
-        bench.ledger.apply_notice(&failed).await.unwrap(),
-        NoticeOutcome::FailedNoted
-    );
+    assert_eq!(bench.ledger.apply_notice(&failed).await.unwrap(), NoticeOutcome::FailedNoted);
     let order = bench.order(claim).await;
     assert_eq!((order.status, order.paying), (OrderStatus::Reserved, false));
     // Only a success is a payment: the same id may still succeed.
     assert_eq!(bench.succeed("p1", claim, eur(PRICE)).await, NoticeOutcome::Paid);
-    assert_eq!(
-        bench.ledger.apply_notice(&failed).await.unwrap(),
-        NoticeOutcome::FailedNoted
-    );
+    assert_eq!(bench.ledger.apply_notice(&failed).await.unwrap(), NoticeOutcome::FailedNoted);
     assert_eq!(bench.status(claim).await.0, OrderStatus::Paid);
 }
 
@@ -202,23 +162,14 @@ async fn a_failed_payment_leaves_the_hold_for_another_card() {
 async fn money_for_an_unknown_claim_goes_back_but_a_foreign_sales_is_left_alone() {
     let (bench, _) = reserved().await;
     let unknown = claim_id("eve", "k");
-    assert_eq!(
-        bench.succeed("p1", unknown, eur(PRICE)).await,
-        NoticeOutcome::UnknownClaim
-    );
+    assert_eq!(bench.succeed("p1", unknown, eur(PRICE)).await, NoticeOutcome::UnknownClaim);
     assert_eq!(bench.refunds().await, [("p1".into(), "unknown_claim".into(), PRICE)]);
     let mut foreign = notice(Succeeded, "p2", unknown, eur(PRICE));
     foreign.sale = "noodles".parse().unwrap();
-    assert_eq!(
-        bench.ledger.apply_notice(&foreign).await.unwrap(),
-        NoticeOutcome::UnknownClaim
-    );
+    assert_eq!(bench.ledger.apply_notice(&foreign).await.unwrap(), NoticeOutcome::UnknownClaim);
     assert_eq!(bench.refunds().await.len(), 1);
     let failed = notice(Failed, "p3", unknown, eur(PRICE));
-    assert_eq!(
-        bench.ledger.apply_notice(&failed).await.unwrap(),
-        NoticeOutcome::UnknownClaim
-    );
+    assert_eq!(bench.ledger.apply_notice(&failed).await.unwrap(), NoticeOutcome::UnknownClaim);
 }
 
 #[tokio::test]
@@ -234,21 +185,13 @@ async fn expiry_and_payment_at_the_same_moment_have_one_winner() {
         let (paid, _) = tokio::join!(pay, bench.ledger.sweep(&bench.sale, 50));
         match (paid, bench.status(m.claim_id).await.0) {
             (NoticeOutcome::Paid, OrderStatus::Paid) => {}
-            (
-                NoticeOutcome::Refunding {
-                    reason: RefundReason::Expired,
-                },
-                OrderStatus::Expired,
-            ) => {}
+            (NoticeOutcome::Refunding { reason: RefundReason::Expired }, OrderStatus::Expired) => {}
             other => panic!("{other:?}"),
         }
     }
     let audit = bench.ledger.audit(&bench.sale).await.unwrap();
     assert_eq!(audit.paid_orders + audit.expired_orders, 20);
-    assert_eq!(
-        (audit.releases_pending, audit.refunds_pending),
-        (audit.expired_orders, audit.expired_orders)
-    );
+    assert_eq!((audit.releases_pending, audit.refunds_pending), (audit.expired_orders, audit.expired_orders));
     bench.sound().await;
 }
 
@@ -269,30 +212,21 @@ async fn a_refund_is_handed_out_retried_and_confirmed_once() {
     bench.succeed("p1", claim, eur(PRICE + 1)).await;
     let due = bench.ledger.refunds_due(10).await.unwrap();
     let [refund] = &due[..] else { panic!("{due:?}") };
-    assert_eq!(
-        (refund.payment_id.as_str(), &refund.amount, refund.attempts),
-        ("p1", &eur(PRICE + 1), 0)
-    );
+    assert_eq!((refund.payment_id.as_str(), &refund.amount, refund.attempts), ("p1", &eur(PRICE + 1), 0));
     assert_eq!(bench.ledger.refunds_due(10).await.unwrap(), [], "leased");
     bench.ledger.refund_failed(refund.id, "no answer\0").await.unwrap();
     assert_eq!(bench.ledger.audit(&bench.sale).await.unwrap().refunds_pending, 1);
     bench.run("UPDATE refunds SET next_try_at_ms = 0").await;
     let again = bench.ledger.refunds_due(10).await.unwrap();
-    assert_eq!(
-        (again[0].id, again[0].attempts),
-        (refund.id, 1),
-        "ask the provider first"
-    );
+    assert_eq!((again[0].id, again[0].attempts), (refund.id, 1), "ask the provider first");
     for id in ["r1", "r2"] {
         bench.ledger.refund_done(refund.id, id).await.unwrap();
     }
     bench.ledger.refund_failed(refund.id, "late").await.unwrap();
     bench.run("UPDATE refunds SET next_try_at_ms = 0").await;
     assert_eq!(bench.ledger.refunds_due(10).await.unwrap(), []);
-    let kept: String = sqlx::query_scalar("SELECT provider_refund_id FROM refunds")
-        .fetch_one(&bench.sql)
-        .await
-        .unwrap();
+    let kept: String =
+        sqlx::query_scalar("SELECT provider_refund_id FROM refunds").fetch_one(&bench.sql).await.unwrap();
     assert_eq!(kept, "r1");
     assert_eq!(bench.ledger.audit(&bench.sale).await.unwrap().refunds_pending, 0);
     let unknown = bench.ledger.refund_done(uuid::Uuid::nil(), "r").await;
@@ -306,9 +240,6 @@ async fn a_gift_is_paid_with_nothing() {
     let bench = Bench::with(config).await;
     let order = bench.reserve(&message("ann", "k", 1, 1)).await;
     assert_eq!(bench.succeed("p1", order.claim_id, eur(0)).await, NoticeOutcome::Paid);
-    assert_eq!(
-        bench.succeed("p2", order.claim_id, eur(0)).await,
-        refunding(RefundReason::AlreadyPaid)
-    );
+    assert_eq!(bench.succeed("p2", order.claim_id, eur(0)).await, refunding(RefundReason::AlreadyPaid));
     assert_eq!(bench.refunds().await, []);
 }

@@ -19,10 +19,7 @@ async fn a_sweep_expires_what_is_due_once() {
     assert_eq!(bench.ledger.sweep(&bench.sale, 10).await.unwrap().expired, 0);
     bench.age(claim_id("bob", "k"), LONG_MS).await;
     bench.age(claim_id("cyd", "k"), LONG_MS).await;
-    assert_eq!(
-        bench.ledger.sales_with_due().await.unwrap(),
-        std::slice::from_ref(&bench.sale)
-    );
+    assert_eq!(bench.ledger.sales_with_due().await.unwrap(), std::slice::from_ref(&bench.sale));
     assert_eq!(bench.ledger.sweep(&bench.sale, 1).await.unwrap().expired, 1);
     assert_eq!(bench.ledger.sweep(&bench.sale, 10).await.unwrap().expired, 1);
     assert_eq!(bench.ledger.sweep(&bench.sale, 10).await.unwrap().expired, 0);
@@ -77,14 +74,8 @@ async fn a_release_is_handed_out_hidden_and_marked() {
     bench.ledger.let_go(&m.claim_id, &m.buyer).await.unwrap();
     let due = bench.ledger.releases_due(10).await.unwrap();
     let [row] = &due[..] else { panic!("{due:?}") };
-    assert_eq!(
-        (row.claim_id, row.units, row.mode, row.epoch),
-        (m.claim_id, 2, ReleaseMode::Spent, 1)
-    );
-    assert_eq!(
-        (&row.hold, &row.buyer, row.buckets, row.attempts),
-        (&m.hold, &m.buyer, 4, 0)
-    );
+    assert_eq!((row.claim_id, row.units, row.mode, row.epoch), (m.claim_id, 2, ReleaseMode::Spent, 1));
+    assert_eq!((&row.hold, &row.buyer, row.buckets, row.attempts), (&m.hold, &m.buyer, 4, 0));
     assert_eq!(row.trace_id, m.trace_id);
     assert_eq!(bench.ledger.releases_due(10).await.unwrap(), [], "leased");
     // Its worker died: the lease ends.
@@ -96,23 +87,12 @@ async fn a_release_is_handed_out_hidden_and_marked() {
         .await
         .unwrap();
     assert!(wait_ms > 0, "it waits: {wait_ms} ms");
-    bench
-        .ledger
-        .release_done(row.id, ReleaseOutcome::Returned)
-        .await
-        .unwrap();
-    bench
-        .ledger
-        .release_done(row.id, ReleaseOutcome::NoChange)
-        .await
-        .unwrap();
+    bench.ledger.release_done(row.id, ReleaseOutcome::Returned).await.unwrap();
+    bench.ledger.release_done(row.id, ReleaseOutcome::NoChange).await.unwrap();
     bench.ledger.release_again(row.id).await.unwrap();
     bench.run("UPDATE gate_releases SET next_try_at_ms = 0").await;
     assert_eq!(bench.ledger.releases_due(10).await.unwrap(), []);
-    let outcome: String = sqlx::query_scalar("SELECT outcome FROM gate_releases")
-        .fetch_one(&bench.sql)
-        .await
-        .unwrap();
+    let outcome: String = sqlx::query_scalar("SELECT outcome FROM gate_releases").fetch_one(&bench.sql).await.unwrap();
     assert_eq!(outcome, "returned", "the first answer stands");
     assert_eq!(bench.ledger.audit(&bench.sale).await.unwrap().releases_pending, 0);
     let unknown = bench.ledger.release_done(row.id + 1, ReleaseOutcome::Returned).await;

@@ -27,14 +27,9 @@ async fn a_state_changes_only_from_the_states_named() {
     assert_eq!((opened.state, opened.config.version), (SaleState::Open, 2));
     let again = set(&[SaleState::Loading], SaleState::Open).await;
     assert!(matches!(again, Err(LedgerError::Conflict(_))), "{again:?}");
-    let closed = set(&[SaleState::Open, SaleState::Paused], SaleState::Closed)
-        .await
-        .unwrap();
+    let closed = set(&[SaleState::Open, SaleState::Paused], SaleState::Closed).await.unwrap();
     assert_eq!((closed.state, closed.config.version), (SaleState::Closed, 3));
-    let unknown = bench
-        .ledger
-        .set_state(&"none".parse().unwrap(), &[SaleState::Open], SaleState::Paused)
-        .await;
+    let unknown = bench.ledger.set_state(&"none".parse().unwrap(), &[SaleState::Open], SaleState::Paused).await;
     assert_eq!(unknown, Err(LedgerError::NotFound));
 }
 
@@ -47,11 +42,7 @@ async fn nothing_is_declared_lost_during_a_rebuild_or_over_an_order() {
     let declare = |m: &flashgate_shared::envelope::ClaimEnvelope| {
         let m = m.clone();
         let ledger = bench.ledger.clone();
-        async move {
-            ledger
-                .declare_lost(&m.sale, &m.claim_id, &m.buyer, m.quantity, trace)
-                .await
-        }
+        async move { ledger.declare_lost(&m.sale, &m.claim_id, &m.buyer, m.quantity, trace).await }
     };
     assert_eq!(declare(&known).await.unwrap(), order);
     bench.run("UPDATE sales SET state = 'rebuilding'").await;
@@ -71,19 +62,9 @@ async fn an_audit_counts_by_state_and_knows_no_other_sale() {
     bench.reserve(&gone).await;
     bench.ledger.let_go(&gone.claim_id, &gone.buyer).await.unwrap();
     let audit = bench.ledger.audit(&bench.sale).await.unwrap();
-    assert_eq!(
-        (audit.total, audit.sold, audit.live_units, audit.live_orders),
-        (5, 1, 1, 1)
-    );
+    assert_eq!((audit.total, audit.sold, audit.live_units, audit.live_orders), (5, 1, 1, 1));
     assert_eq!((audit.paid_orders, audit.expired_orders, audit.lost_claims), (0, 1, 1));
-    assert_eq!(
-        (
-            audit.releases_pending,
-            audit.releases_pending_units,
-            audit.refunds_pending
-        ),
-        (2, 2, 0)
-    );
+    assert_eq!((audit.releases_pending, audit.releases_pending_units, audit.refunds_pending), (2, 2, 0));
     let unknown = bench.ledger.audit(&"none".parse().unwrap()).await;
     assert_eq!(unknown, Err(LedgerError::NotFound));
 }
@@ -91,10 +72,7 @@ async fn an_audit_counts_by_state_and_knows_no_other_sale() {
 #[tokio::test]
 async fn a_ledger_that_is_not_there_is_unavailable() {
     let config = flashgate_ledger::LedgerConfig {
-        url: format!(
-            "postgres://nobody@127.0.0.1:{}/none",
-            flashgate_servers::free_port().unwrap()
-        ),
+        url: format!("postgres://nobody@127.0.0.1:{}/none", flashgate_servers::free_port().unwrap()),
         acquire_timeout_ms: 200,
         ..Default::default()
     };

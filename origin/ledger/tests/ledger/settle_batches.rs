@@ -69,10 +69,7 @@ async fn two_batches_with_the_same_buyers_in_opposite_order_do_not_deadlock() {
         let forth = batch("x", 0);
         let mut back = batch("y", 500);
         back.reverse();
-        let (a, b) = tokio::join!(
-            bench.ledger.settle(&bench.sale, &forth),
-            bench.ledger.settle(&bench.sale, &back)
-        );
+        let (a, b) = tokio::join!(bench.ledger.settle(&bench.sale, &forth), bench.ledger.settle(&bench.sale, &back));
         let both = letters(&a.unwrap()) + &letters(&b.unwrap());
         assert_eq!(both.matches('R').count(), 60, "{both}");
         assert_eq!(both.matches('D').count(), 60, "{both}");
@@ -84,9 +81,7 @@ async fn two_batches_with_the_same_buyers_in_opposite_order_do_not_deadlock() {
 #[tokio::test]
 async fn one_bad_row_does_not_hold_up_its_neighbours() {
     let bench = Bench::new(20).await;
-    bench
-        .run("ALTER TABLE orders ADD CONSTRAINT test_refuses_one CHECK (buyer <> 'b5')")
-        .await;
+    bench.run("ALTER TABLE orders ADD CONSTRAINT test_refuses_one CHECK (buyer <> 'b5')").await;
     let batch: Vec<_> = (0..11).map(|n| message(&format!("b{n}"), "k", 1, n)).collect();
     assert_eq!(letters(&bench.settle(&batch).await), "RRRRRMRRRRR");
     assert_eq!(bench.sold().await, 10);
@@ -131,10 +126,7 @@ async fn a_missing_table_keeps_the_messages() {
     bench.run("ALTER TABLE gate_releases RENAME TO elsewhere").await;
     let batch = [message("ann", "k", 1, 1), message("ann", "other", 1, 2)];
     let answer = bench.ledger.settle(&bench.sale, &batch).await;
-    assert!(
-        matches!(answer, Err(flashgate_ledger::LedgerError::Bug(_))),
-        "{answer:?}"
-    );
+    assert!(matches!(answer, Err(flashgate_ledger::LedgerError::Bug(_))), "{answer:?}");
     assert_eq!((bench.orders().await, bench.sold().await), (0, 0));
 }
 
@@ -161,30 +153,21 @@ async fn the_newest_order_is_the_live_one() {
     bench.reserve(&message("ann", "k", 1, 1)).await;
     bench.settle_one(&message("ann", "later", 1, 2)).await;
     let order = newest().await.unwrap().unwrap();
-    assert_eq!(
-        (order.claim_id, order.status),
-        (claim_id("ann", "k"), OrderStatus::Reserved)
-    );
+    assert_eq!((order.claim_id, order.status), (claim_id("ann", "k"), OrderStatus::Reserved));
     bench.ledger.let_go(&order.claim_id, &order.buyer).await.unwrap();
-    bench
-        .run("UPDATE orders SET created_at_ms = created_at_ms + 1 WHERE status = 'LOST'")
-        .await;
+    bench.run("UPDATE orders SET created_at_ms = created_at_ms + 1 WHERE status = 'LOST'").await;
     assert_eq!(newest().await.unwrap().unwrap().status, OrderStatus::Lost);
 }
 
 #[tokio::test]
 async fn an_order_remembers_its_stock_row_and_gives_back_to_it() {
     let bench = Bench::new(2).await;
-    bench
-        .run("INSERT INTO stock (sale, shard, total, updated_by) VALUES ('phones', 1, 3, 'test')")
-        .await;
+    bench.run("INSERT INTO stock (sale, shard, total, updated_by) VALUES ('phones', 1, 3, 'test')").await;
     let batch: Vec<_> = (0..6).map(|n| message(&format!("b{n}"), "k", 1, n)).collect();
     assert_eq!(letters(&bench.settle(&batch).await), "RRRRRL");
     let sold = || async {
-        let rows: Vec<(i16, i64)> = sqlx::query_as("SELECT shard, sold FROM stock ORDER BY shard")
-            .fetch_all(&bench.sql)
-            .await
-            .unwrap();
+        let rows: Vec<(i16, i64)> =
+            sqlx::query_as("SELECT shard, sold FROM stock ORDER BY shard").fetch_all(&bench.sql).await.unwrap();
         rows
     };
     assert_eq!(sold().await, [(0, 2), (1, 3)]);
@@ -212,16 +195,11 @@ async fn a_connection_cut_in_the_middle_is_unavailable_and_the_batch_settles_whe
         .await;
     let batch = [message("ann", "k", 1, 1), message("bob", "k", 1, 2)];
     let cut = bench.ledger.settle(&bench.sale, &batch).await;
-    assert!(
-        matches!(cut, Err(flashgate_ledger::LedgerError::Unavailable(_))),
-        "{cut:?}"
-    );
+    assert!(matches!(cut, Err(flashgate_ledger::LedgerError::Unavailable(_))), "{cut:?}");
     assert_eq!(bench.sold().await, 0);
     // As a worker does it: in a task of its own.
     let (ledger, sale) = (bench.ledger.clone(), bench.sale.clone());
-    let settled = tokio::spawn(async move { ledger.settle(&sale, &batch).await })
-        .await
-        .unwrap();
+    let settled = tokio::spawn(async move { ledger.settle(&sale, &batch).await }).await.unwrap();
     assert_eq!(letters(&settled.unwrap()), "RR");
     bench.sound().await;
 }

@@ -28,22 +28,12 @@ async fn row_0_what_no_gate_of_ours_can_have_said_writes_nothing() {
     let bench = Bench::new(5).await;
     let good = message("ann", "k", 1, 1);
     refuses_as_mismatch(&bench, &message("ann", "k", 2, 1)).await;
-    refuses_as_mismatch(
-        &bench,
-        &ClaimEnvelope {
-            hold: "1.4.1-1".parse().unwrap(),
-            ..good.clone()
-        },
-    )
-    .await;
+    refuses_as_mismatch(&bench, &ClaimEnvelope { hold: "1.4.1-1".parse().unwrap(), ..good.clone() }).await;
     for quantity in [0, 101, u32::MAX] {
         refuses_as_mismatch(&bench, &message_of(quantity, "ann", "k", 1)).await;
     }
     bench.reserve(&good).await;
-    let other_buyer = ClaimEnvelope {
-        buyer: buyer("bob"),
-        ..good.clone()
-    };
+    let other_buyer = ClaimEnvelope { buyer: buyer("bob"), ..good.clone() };
     refuses_as_mismatch(&bench, &other_buyer).await;
     refuses_as_mismatch(&bench, &message_of(2, "ann", "k", 1)).await;
     bench.sound().await;
@@ -56,11 +46,7 @@ async fn row_0_a_message_of_another_or_unknown_sale() {
     astray.sale = "noodles".parse().unwrap();
     let answers = bench.settle(std::slice::from_ref(&astray)).await;
     assert!(matches!(answers[..], [Settled::Mismatch(_)]));
-    let answers = bench
-        .ledger
-        .settle(&astray.sale, std::slice::from_ref(&astray))
-        .await
-        .unwrap();
+    let answers = bench.ledger.settle(&astray.sale, std::slice::from_ref(&astray)).await.unwrap();
     assert!(matches!(answers[..], [Settled::Mismatch(_)]));
     assert_eq!(bench.orders().await, 0);
 }
@@ -71,10 +57,7 @@ async fn row_1_the_same_claim_and_hold_is_a_repeat_whatever_became_of_it() {
     let (won, lost) = (message("ann", "k", 1, 1), message("bob", "k", 1, 2));
     bench.reserve(&won).await;
     assert_eq!(bench.settle_one(&lost).await, Settled::Lost(LostReason::GateLeaked));
-    assert_eq!(
-        bench.settle(&[won.clone(), lost.clone()]).await,
-        [Settled::Repeat, Settled::Repeat]
-    );
+    assert_eq!(bench.settle(&[won.clone(), lost.clone()]).await, [Settled::Repeat, Settled::Repeat]);
     bench.age(won.claim_id, 1_000_000).await;
     bench.ledger.sweep(&bench.sale, 10).await.unwrap();
     assert_eq!(bench.settle_one(&won).await, Settled::Repeat);
@@ -89,10 +72,7 @@ async fn row_2_an_older_epoch_is_lost_without_a_release() {
     bench.set_epoch(2).await;
     let old = message("ann", "k", 1, 1);
     assert_eq!(bench.settle_one(&old).await, Settled::Lost(LostReason::GateRebuilt));
-    assert_eq!(
-        bench.status(old.claim_id).await,
-        (OrderStatus::Lost, Some(LostReason::GateRebuilt))
-    );
+    assert_eq!(bench.status(old.claim_id).await, (OrderStatus::Lost, Some(LostReason::GateRebuilt)));
     assert_eq!(bench.settle_one(&old).await, Settled::Repeat);
     assert_eq!(bench.releases().await, []);
     assert_eq!(bench.sold().await, 0);
@@ -118,15 +98,10 @@ async fn row_3_a_message_that_turns_up_after_its_claim_was_declared_lost() {
     let late = message("ann", "k", 1, 1);
     let declare = || {
         let trace = TraceId::from_random(9);
-        bench
-            .ledger
-            .declare_lost(&bench.sale, &late.claim_id, &late.buyer, 0, trace)
+        bench.ledger.declare_lost(&bench.sale, &late.claim_id, &late.buyer, 0, trace)
     };
     let order = declare().await.unwrap();
-    assert_eq!(
-        (order.reason, order.hold.clone(), order.quantity),
-        (Some(LostReason::GateLost), None, 1)
-    );
+    assert_eq!((order.reason, order.hold.clone(), order.quantity), (Some(LostReason::GateLost), None, 1));
     assert_eq!(declare().await.unwrap(), order);
     assert_eq!(bench.settle_one(&late).await, Settled::SecondHold);
     assert_eq!(bench.releases().await, [void(&late, 1, 1)]);
@@ -177,10 +152,7 @@ async fn row_6_more_than_is_free_gives_back_what_exists_and_burns_the_rest() {
     // A refusal by the gate's fault is no try.
     bench.reserve(&message_of(2, "bob", "again", 3)).await;
     let nothing_left = message("cyd", "k", 1, 4);
-    assert_eq!(
-        bench.settle_one(&nothing_left).await,
-        Settled::Lost(LostReason::GateLeaked)
-    );
+    assert_eq!(bench.settle_one(&nothing_left).await, Settled::Lost(LostReason::GateLeaked));
     assert_eq!(bench.releases().await[1], void(&nothing_left, 0, 1));
     assert_eq!(bench.sold().await, 5);
     bench.sound().await;
@@ -207,10 +179,7 @@ async fn row_7_reserves_with_times_and_price_of_now() {
 async fn row_7_of_a_dead_letter_is_poison_and_goes_back() {
     let bench = Bench::new(5).await;
     let dead = message_of(2, "ann", "k", 1);
-    assert_eq!(
-        bench.ledger.settle_dead(&dead).await.unwrap(),
-        Settled::Lost(LostReason::Poison)
-    );
+    assert_eq!(bench.ledger.settle_dead(&dead).await.unwrap(), Settled::Lost(LostReason::Poison));
     assert_eq!(bench.releases().await, [void(&dead, 2, 1)]);
     assert_eq!(bench.sold().await, 0);
     bench.sound().await;
@@ -245,10 +214,7 @@ async fn an_older_epoch_wins_over_a_second_hold_and_a_duplicate() {
     assert_eq!(bench.settle_one(&message("ann", "k", 1, 2)).await, Settled::Repeat);
     // Another claim of a buyer with a live order.
     let duplicate = message("ann", "other", 1, 3);
-    assert_eq!(
-        bench.settle_one(&duplicate).await,
-        Settled::Lost(LostReason::GateRebuilt)
-    );
+    assert_eq!(bench.settle_one(&duplicate).await, Settled::Lost(LostReason::GateRebuilt));
     assert_eq!(bench.releases().await, []);
     bench.sound().await;
 }
@@ -271,9 +237,7 @@ async fn a_duplicate_wins_over_second_try_and_leak() {
     bench.reserve(&first).await;
     bench.ledger.let_go(&first.claim_id, &first.buyer).await.unwrap();
     bench.reserve(&message("ann", "k2", 1, 2)).await;
-    bench
-        .run("UPDATE sales SET config = config || '{\"second_try\": false}'")
-        .await;
+    bench.run("UPDATE sales SET config = config || '{\"second_try\": false}'").await;
     let third = message("ann", "k3", 1, 3);
     assert_eq!(bench.settle_one(&third).await, Settled::Lost(LostReason::Duplicate));
     assert_eq!(bench.releases().await[1], void(&third, 1, 1));
@@ -297,10 +261,7 @@ async fn a_leak_wins_over_poison() {
     let bench = Bench::new(1).await;
     bench.reserve(&message("ann", "k", 1, 1)).await;
     let dead = message("bob", "k", 1, 2);
-    assert_eq!(
-        bench.ledger.settle_dead(&dead).await.unwrap(),
-        Settled::Lost(LostReason::GateLeaked)
-    );
+    assert_eq!(bench.ledger.settle_dead(&dead).await.unwrap(), Settled::Lost(LostReason::GateLeaked));
     assert_eq!(bench.releases().await, [void(&dead, 0, 1)]);
 }
 
