@@ -42,7 +42,7 @@ impl Shop {
             "SELECT status, count(*), coalesce(sum(quantity), 0)::bigint FROM orders WHERE sale = $1 GROUP BY status",
         )
         .bind(sale.as_str())
-        .fetch_all(&self.database)
+        .fetch_all(&mut self.database().await?)
         .await?;
         let (mut orders, mut live_units) = (BTreeMap::new(), 0);
         for (status, count, units) in rows {
@@ -53,13 +53,13 @@ impl Shop {
         let (total, sold): (i64, i64) =
             sqlx::query_as("SELECT sum(total)::bigint, sum(sold)::bigint FROM stock WHERE sale = $1")
                 .bind(sale.as_str())
-                .fetch_one(&self.database)
+                .fetch_one(&mut self.database().await?)
                 .await?;
         let greedy: Vec<(String,)> = sqlx::query_as(
             "SELECT buyer FROM orders WHERE sale = $1 AND status IN ('RESERVED', 'PAID') GROUP BY buyer HAVING count(*) > 1",
         )
         .bind(sale.as_str())
-        .fetch_all(&self.database)
+        .fetch_all(&mut self.database().await?)
         .await?;
         ensure!(greedy.is_empty(), "I2: buyers with two live orders: {greedy:?}");
         ensure!(live_units <= total, "I1: {live_units} units sold of {total}");

@@ -139,7 +139,7 @@ impl Buyer {
     }
 
     /// Repeats a request while it hears "try again", waiting as told.
-    async fn retrying<F: Future<Output = Result<Answer>>>(&self, ask: impl Fn() -> F) -> Result<Answer> {
+    pub async fn retrying<F: Future<Output = Result<Answer>>>(&self, ask: impl Fn() -> F) -> Result<Answer> {
         let end = Instant::now() + PATIENCE;
         loop {
             let answer = ask().await?;

@@ -60,7 +60,7 @@ pub async fn expire_now(shop: &Shop, claim: ClaimId) -> Result<()> {
         "UPDATE orders SET reserved_at_ms = unix_now_ms() - 3, pay_by_ms = unix_now_ms() - 2, hold_until_ms = unix_now_ms() - 1
          WHERE claim_id = $1 AND status = 'RESERVED'",
     );
-    let moved = moved.bind(claim.0).execute(&shop.database).await?.rows_affected();
+    let moved = moved.bind(claim.0).execute(&mut shop.database().await?).await?.rows_affected();
     if moved == 1 { Ok(()) } else { bail!("{claim} is not reserved") }
 }
 
@@ -70,6 +70,6 @@ pub async fn end_pay_window(shop: &Shop, claim: ClaimId) -> Result<()> {
         "UPDATE orders SET reserved_at_ms = unix_now_ms() - 3, pay_by_ms = unix_now_ms() - 2
          WHERE claim_id = $1 AND status = 'RESERVED'",
     );
-    let moved = moved.bind(claim.0).execute(&shop.database).await?.rows_affected();
+    let moved = moved.bind(claim.0).execute(&mut shop.database().await?).await?.rows_affected();
     if moved == 1 { Ok(()) } else { bail!("{claim} is not reserved") }
 }

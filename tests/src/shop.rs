@@ -32,8 +32,6 @@ pub struct Shop {
     pub stock: Stock,
     /// The queue.
     pub queue: Queue,
-    /// The database.
-    pub database: sqlx::PgPool,
     /// A client for whatever the helpers do not do.
     pub http: reqwest::Client,
     prefix: String,
@@ -69,8 +67,8 @@ impl Shop {
         Ok(Self {
             stock: Stock::connect(&stock).await?,
             queue: Queue::connect(&queue).await?,
-            database: sqlx::postgres::PgPoolOptions::new().max_connections(2).connect(&backends.postgres_url).await?,
-            http: reqwest::Client::builder().no_proxy().build()?,
+            // No kept connections: they would belong to the runtime of the test that made them.
+            http: reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build()?,
             prefix,
             stack,
             backends,
@@ -101,6 +99,12 @@ impl Shop {
             backlog_limit: 10_000,
             address_limits: AddressLimits { claim: free, enter: free, status: free, read: free },
         }
+    }
+
+    /// A connection to its database: a new one, because a pool's would belong to the runtime of the test
+    /// that made them.
+    pub async fn database(&self) -> Result<sqlx::PgConnection> {
+        Ok(<sqlx::PgConnection as sqlx::Connection>::connect(&self.backends.postgres_url).await?)
     }
 
     /// First part of its Redis keys and queue names.

@@ -121,12 +121,19 @@ async fn a_full_backlog_refuses_before_the_claim() -> Result<()> {
     let sale = shop.create(&config).await?;
     faults::claim_and_die(&shop, &sale, "waiting", "k", 0).await?;
     let direct = shop.direct(&sale);
+    // The backlog is read ten times a second: from the first refusal on, nobody is let through.
     until("the backlog is seen", PATIENCE, || async {
-        let Claimed::Refused(problem) = direct.claim("next", "k", 1).await? else { bail!("taken over the backlog") };
-        ensure!(problem.retry_after_ms.is_some(), "told no and not when to come back: {problem:?}");
-        Ok(problem.kind() == Some(ProblemKind::BacklogFull))
+        Ok(matches!(direct.claim("first", "k", 1).await?, Claimed::Refused(p) if p.kind() == Some(ProblemKind::BacklogFull)))
     })
     .await?;
-    assert_eq!(shop.stack.admin().show(&sale).await?.on_offer, Some(9), "nothing was taken");
+    let on_offer = shop.stack.admin().show(&sale).await?.on_offer;
+    for n in 0..5 {
+        let Claimed::Refused(problem) = direct.claim(&format!("buyer-{n}"), "k", 1).await? else {
+            bail!("taken over the backlog")
+        };
+        assert_eq!(problem.kind(), Some(ProblemKind::BacklogFull));
+        assert!(problem.retry_after_ms.is_some(), "told no and not when to come back: {problem:?}");
+    }
+    assert_eq!(shop.stack.admin().show(&sale).await?.on_offer, on_offer, "nothing was taken");
     shop.stack.stop().await
 }

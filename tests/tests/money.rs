@@ -53,7 +53,7 @@ async fn an_unpaid_unit_comes_back_once_and_the_next_buyer_gets_it() -> Result<(
         .await?;
     let releases: (i64,) = sqlx::query_as("SELECT count(*) FROM gate_releases WHERE claim_id = $1")
         .bind(status.claim_id.0)
-        .fetch_one(&shop.database)
+        .fetch_one(&mut shop.database().await?)
         .await?;
     assert_eq!(releases.0, 1);
     Ok(())

@@ -110,7 +110,7 @@ async fn after_a_loss_the_same_key_hears_the_loss_and_another_key_is_a_new_claim
     assert_eq!((books.live_units, books.on_offer, books.count(OrderStatus::Lost)), (1, 3, 1));
     let reason: (String,) = sqlx::query_as("SELECT reason FROM orders WHERE claim_id = $1")
         .bind(loser.claim_id.0)
-        .fetch_one(&shop.database)
+        .fetch_one(&mut shop.database().await?)
         .await?;
     assert_eq!(reason.0, LostReason::Duplicate.as_str());
     Ok(())

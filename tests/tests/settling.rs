@@ -13,7 +13,7 @@ use flashgate_tests::{Shop, faults, shop};
 async fn reason(shop: &Shop, envelope: &ClaimEnvelope) -> Result<Option<String>> {
     let row: Option<(Option<String>,)> = sqlx::query_as("SELECT reason FROM orders WHERE claim_id = $1")
         .bind(envelope.claim_id.0)
-        .fetch_optional(&shop.database)
+        .fetch_optional(&mut shop.database().await?)
         .await?;
     Ok(row.and_then(|row| row.0))
 }
@@ -45,7 +45,7 @@ async fn a_hold_of_an_older_epoch_is_lost_and_never_released() -> Result<()> {
     .await?;
     let releases: (i64,) = sqlx::query_as("SELECT count(*) FROM gate_releases WHERE sale = $1")
         .bind(sale.as_str())
-        .fetch_one(&shop.database)
+        .fetch_one(&mut shop.database().await?)
         .await?;
     assert_eq!(releases.0, 0);
     Ok(())
@@ -143,14 +143,14 @@ async fn a_message_that_contradicts_the_ledger_changes_nothing_and_its_neighbour
     flashgate_servers::until("the neighbour is settled", flashgate_tests::PATIENCE, || async {
         let row: (i64,) = sqlx::query_as("SELECT count(*) FROM orders WHERE claim_id = $1 AND status = 'RESERVED'")
             .bind(next.claim_id.0)
-            .fetch_one(&shop.database)
+            .fetch_one(&mut shop.database().await?)
             .await?;
         Ok(row.0 == 1)
     })
     .await?;
     let owner: (String,) = sqlx::query_as("SELECT buyer FROM orders WHERE claim_id = $1")
         .bind(good.claim_id.0)
-        .fetch_one(&shop.database)
+        .fetch_one(&mut shop.database().await?)
         .await?;
     assert_eq!(owner.0, "ann", "the ledger's row is untouched");
     Ok(())
