@@ -101,13 +101,13 @@ async fn fewer_than_asked_for_is_told_with_the_number_left() -> Result<()> {
     config.per_buyer_limit = 3;
     let sale = shop.create(&config).await?;
     let direct = shop.direct(&sale);
+    for bad in [0, -1, 4, 1_000_000] {
+        assert_eq!(direct.claim("buyer-3", "k", bad).await?.refused()?, ProblemKind::Unprocessable, "{bad}");
+    }
     direct.claim("buyer-1", "k", 2).await?.accepted()?;
     let Claimed::Refused(problem) = direct.claim("buyer-2", "k", 2).await? else { panic!("oversold") };
     assert_eq!((problem.kind(), problem.left), (Some(ProblemKind::NotEnoughLeft), Some(1)));
     direct.claim("buyer-2", "k", 1).await?.accepted()?;
-    for bad in [0, -1, 4, 1_000_000] {
-        assert_eq!(direct.claim("buyer-3", "k", bad).await?.refused()?, ProblemKind::Unprocessable, "{bad}");
-    }
     assert_eq!(shop.audit(&sale).await?.live_units, 3);
     Ok(())
 }

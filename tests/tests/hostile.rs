@@ -128,7 +128,7 @@ async fn bad_requests_get_a_problem_document_and_never_a_5xx() -> Result<()> {
             "/v1/claims/6b0f2d0e-9d3c-5a55-8f61-35c05a1e7f10",
             vec![],
             None,
-            &[404],
+            &[400, 404],
         ),
     ];
     for (what, method, path, headers, body, expected) in cases {

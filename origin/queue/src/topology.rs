@@ -8,6 +8,10 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 
+/// How often a declaration is tried, and the pause between two tries.
+const DECLARE_ATTEMPTS: u32 = 4;
+const DECLARE_PAUSE: std::time::Duration = std::time::Duration::from_millis(250);
+
 /// How many messages wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Depth {
@@ -35,8 +39,22 @@ impl Queue {
     }
 
     /// Declares what a sale needs: its queue, capped at `cap` messages, and its queue of dead letters.
-    /// Repeatable; with another cap it is refused.
+    /// Repeatable; with another cap it is refused. A broker under the load of many declarations at once
+    /// may answer with an internal error and close the connection: then it is asked again.
     pub async fn declare(&self, sale: &SaleId, cap: u64) -> Result<(), QueueError> {
+        for _ in 1..DECLARE_ATTEMPTS {
+            match self.declare_once(sale, cap).await {
+                Err(QueueError::Unavailable(reason)) => {
+                    tracing::warn!(%sale, reason, "the queue could not be declared, trying again");
+                    tokio::time::sleep(DECLARE_PAUSE).await;
+                }
+                done => return done,
+            }
+        }
+        self.declare_once(sale, cap).await
+    }
+
+    async fn declare_once(&self, sale: &SaleId, cap: u64) -> Result<(), QueueError> {
         // A channel of its own: a refusal closes it.
         let channel = self.inner.work.channel().await?;
         let done = self.declare_on(&channel, sale, cap).await;
