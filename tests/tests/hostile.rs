@@ -46,6 +46,7 @@ fn requests(sale: &str) -> Vec<(&'static str, Vec<u8>)> {
         ("a header flood", with(&format!("{flood}\r\n"))),
         ("a header of 100 kB", with(&format!("X-Long: {}\r\n\r\n", "x".repeat(100_000)))),
         ("a target of 10 kB", format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(10_000)).into_bytes()),
+        ("a body of 1 MB", with(&format!("Content-Length: 1000000\r\n\r\n{}", "x".repeat(1_000_000)))),
         ("two lengths", with("Content-Length: 2\r\nContent-Length: 30\r\n\r\n{}")),
         ("a negative length", with("Content-Length: -1\r\n\r\n")),
         ("length and chunks", with("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")),
@@ -87,11 +88,13 @@ async fn bad_requests_get_a_problem_document_and_never_a_5xx() -> Result<()> {
     let json = ("content-type", "application/json");
     let key = ("idempotency-key", "k");
     let long_key = "k".repeat(200);
-    let big = vec![b'x'; 1_000_000];
+    // Over the gate's limit and under the host's, which reads it to its end: a server that hangs up on a
+    // larger one may reset the connection before its answer is read (that one is among the raw requests).
+    let big = vec![b'x'; 20_000];
     type Case<'a> = (&'a str, Method, &'a str, Vec<(&'a str, &'a str)>, Option<Vec<u8>>, &'a [u16]);
     let cases: Vec<Case<'_>> = vec![
-        ("a huge body", Method::POST, &claim, vec![json, key], Some(big.clone()), &[413]),
-        ("a huge body to enter", Method::POST, &enter, vec![json], Some(big), &[413]),
+        ("a large body", Method::POST, &claim, vec![json, key], Some(big.clone()), &[413]),
+        ("a large body to enter", Method::POST, &enter, vec![json], Some(big), &[413]),
         ("no JSON", Method::POST, &claim, vec![json, key], Some(b"{nope".to_vec()), &[400, 422]),
         (
             "a string for a number",
