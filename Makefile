@@ -46,8 +46,8 @@ test-suites: build ## The tests alone
 	$(call step,tests,cargo test $(NATIVE) --no-fail-fast)
 	$(call step,prepared queries,ops/bin/sqlx-prepare.sh --check)
 
-bench: build ## Benchmarks: ratios measured in one run, written to target/bench/report.json
-	$(call step,benchmarks,target/debug/flashgate-bench)
+bench: build ## Benchmarks: ratios of one run, to target/bench/report.json (PARTS="gate edge": only these)
+	$(call step,benchmarks,target/debug/flashgate-bench $(PARTS))
 
 sqlx: ## Prepare the compile-time checked queries again after a change to them or to migrations/
 	@ops/bin/sqlx-prepare.sh

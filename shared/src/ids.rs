@@ -39,6 +39,12 @@ macro_rules! text_id {
             pub fn as_str(&self) -> &str {
                 &self.0
             }
+
+            /// Whether this text is one, without a copy of it.
+            pub fn is_valid(text: &str) -> bool {
+                let check: fn(&str) -> bool = $check;
+                check(text)
+            }
         }
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -48,8 +54,7 @@ macro_rules! text_id {
         impl TryFrom<String> for $name {
             type Error = IdError;
             fn try_from(text: String) -> Result<Self, IdError> {
-                let check: fn(&str) -> bool = $check;
-                if check(&text) { Ok(Self(text)) } else { Err($err) }
+                if Self::is_valid(&text) { Ok(Self(text)) } else { Err($err) }
             }
         }
         impl FromStr for $name {

@@ -1,5 +1,6 @@
 //! An order's states and reasons: the same words in the table, in JSON and in the docs.
 
+use crate::{BuyerId, ClaimId, Epoch, HoldId, SaleId};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -94,4 +95,22 @@ words! {
         /// The hold never became an order: another key counts as new.
         Void = "void",
     }
+}
+/// Units on their way back to the gate (rule R2): what the ledger records and the gate is asked to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    /// The sale.
+    pub sale: SaleId,
+    /// Whose receipt.
+    pub buyer: BuyerId,
+    /// The claim.
+    pub claim_id: ClaimId,
+    /// The hold.
+    pub hold: HoldId,
+    /// Units to give back; fewer than were held when the gate had promised units that never were.
+    pub units: u32,
+    /// What becomes of the receipt.
+    pub mode: ReleaseMode,
+    /// The ledger's epoch when the release was recorded.
+    pub epoch: Epoch,
 }

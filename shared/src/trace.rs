@@ -20,6 +20,16 @@ impl TraceId {
         Self(bits.max(1))
     }
 
+    /// The text form. Every answer of the edge carries it, so it is written without the formatter,
+    /// which takes 128-bit divisions that Wasm has not.
+    pub fn hex(self) -> Hex {
+        let mut digits = [0; 32];
+        for (pair, byte) in digits.as_chunks_mut::<2>().0.iter_mut().zip(self.0.to_be_bytes()) {
+            *pair = [byte >> 4, byte & 15].map(|nibble| if nibble < 10 { b'0' + nibble } else { b'a' - 10 + nibble });
+        }
+        Hex(digits)
+    }
+
     /// The trace id of a `traceparent` header: `00-<32 hex>-<16 hex>-<2 hex>`.
     pub fn from_traceparent(header: &str) -> Result<Self, TraceError> {
         if header.len() != limits::TRACEPARENT_BYTES {
@@ -47,9 +57,20 @@ impl TraceId {
     }
 }
 
+/// The 32 hexadecimal digits of a trace id, on the stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hex([u8; 32]);
+
+impl Hex {
+    /// The digits.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
 impl fmt::Display for TraceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        f.write_str(self.hex().as_str())
     }
 }
 
@@ -83,6 +104,18 @@ impl From<TraceId> for String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_text_has_32_lower_case_digits() {
+        for (bits, text) in [
+            (1, "00000000000000000000000000000001"),
+            (0x0123_4567_89ab_cdef_fedc_ba98_7654_3210, "0123456789abcdeffedcba9876543210"),
+            (u128::MAX, "ffffffffffffffffffffffffffffffff"),
+        ] {
+            assert_eq!(TraceId::from_random(bits).to_string(), text);
+            assert_eq!(text.parse(), Ok(TraceId::from_random(bits)));
+        }
+    }
 
     #[test]
     fn traceparents_are_read_strictly() {

@@ -74,7 +74,7 @@ pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(value) = values.next() else {
         return refuse("An Idempotency-Key header is needed.");
     };
-    let well_formed = value.to_str().is_ok_and(|key| key.parse::<IdempotencyKey>().is_ok());
+    let well_formed = value.to_str().is_ok_and(IdempotencyKey::is_valid);
     if !well_formed || values.next().is_some() {
         return refuse("The Idempotency-Key header takes one key of 1 to 128 visible ASCII characters.");
     }

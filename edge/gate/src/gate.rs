@@ -16,7 +16,7 @@ use bytes::Bytes;
 use flashgate_shared::{
     UnixMs,
     admission::Permit,
-    limits::{BUYER_BODY_BYTES, ORIGIN_ANSWER_BYTES, TARGET_BYTES},
+    limits::{BUYER_BODY_BYTES, COLD_LEASE_WAIT_MS, ORIGIN_ANSWER_BYTES, TARGET_BYTES},
     problem::{PROBLEM_JSON, Problem, ProblemKind},
     sale::{AddressLimits, BucketLimit, SalePhase},
     trace::TraceId,
@@ -60,6 +60,8 @@ pub(crate) struct Request<'a, H> {
     pub(crate) host: &'a H,
     /// The edge's clock: read when the request comes and after every wait, because the call costs.
     pub(crate) now: Cell<UnixMs>,
+    /// The same, when the request came.
+    came_ms: UnixMs,
     pub(crate) trace: TraceId,
     pub(crate) client: AddressKey,
 }
@@ -69,6 +71,12 @@ impl<H: Host> Request<'_, H> {
     pub(crate) fn tick(&self) -> UnixMs {
         self.now.set(self.host.now_ms());
         self.now.get()
+    }
+
+    /// Whether it may still wait for the authority: all its waits together have one limit.
+    pub(crate) fn may_wait(&self) -> bool {
+        let waited_ms = self.now.get().saturating_sub(self.came_ms);
+        u64::try_from(waited_ms).is_ok_and(|ms| ms < COLD_LEASE_WAIT_MS)
     }
 
     /// Between `ms` and twice as much, so that a crowd does not come back at once.
@@ -106,9 +114,11 @@ impl Gate {
         client: IpAddr,
         request: http::Request<B>,
     ) -> Answer<H> {
+        let came_ms = host.now_ms();
         let rq = Request {
             host,
-            now: Cell::new(host.now_ms()),
+            now: Cell::new(came_ms),
+            came_ms,
             trace: trace_of(host, request.headers()),
             client: client.into(),
         };
@@ -205,14 +215,14 @@ impl Gate {
         let limit = sale.borrow().doc.sale.address_limits.claim;
         self.take(rq, (Class::Claim, rq.client, id), limit)?;
         // 4: admission.
-        self.check_admission(rq, &sale, LeaseKind::Claim)?;
+        self.check_admission(rq, &sale, LeaseKind::Claim).await?;
         // 5: who it is. The first signature is verified here.
         entry::same_origin(head)?;
         let buyer = self.verify(rq, head, &sale).await?;
         self.take(rq, (Class::Account, id, buyer), limit)?;
         let body = read(body).await?;
         // 6: spend and forward.
-        let permit = self.spend(rq, &sale, LeaseKind::Claim)?;
+        let permit = self.spend(rq, &sale, LeaseKind::Claim).await?;
         let onward = Onward { permit: Some(permit), claim: true, stream: false };
         self.forward(rq, head, body, onward, asker, Some(&sale)).await
     }
@@ -233,10 +243,10 @@ impl Gate {
         }
         let limit = sale.borrow().doc.sale.address_limits.enter;
         self.take(rq, (Class::Enter, rq.client, id), limit)?;
-        self.check_admission(rq, &sale, LeaseKind::Enter)?;
+        self.check_admission(rq, &sale, LeaseKind::Enter).await?;
         entry::same_origin(head)?;
         let body = read(body).await?;
-        self.spend(rq, &sale, LeaseKind::Enter)?;
+        self.spend(rq, &sale, LeaseKind::Enter).await?;
         let onward = Onward { permit: None, claim: false, stream: false };
         self.forward(rq, head, body, onward, asker, None).await
     }

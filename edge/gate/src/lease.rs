@@ -43,6 +43,8 @@ pub(crate) struct LeaseBook {
     still_ms: i64,
     /// Questions without an answer, in a row.
     failures: u32,
+    /// The last answer granted all that was asked for.
+    plenty: bool,
 }
 
 impl LeaseBook {
@@ -96,6 +98,11 @@ impl LeaseBook {
         self.failures > 0
     }
 
+    /// Whether the authority has no more to give, or does not answer: waiting for it helps nobody.
+    pub(crate) fn is_short(&self) -> bool {
+        !self.plenty
+    }
+
     /// Requests that met the last shortage.
     pub(crate) fn crowd(&self) -> u32 {
         self.arrived.max(self.crowd)
@@ -129,6 +136,7 @@ impl LeaseBook {
         let ttl_ms = answer.ttl_ms.clamp(0, LEASE_LIFE_MS);
         let dies_ms = sent_ms.saturating_add(ttl_ms.saturating_sub(age_ms)).min(received_ms.saturating_add(ttl_ms));
         let left = answer.granted.min(want);
+        self.plenty = left == want;
         if left == 0 || dies_ms <= received_ms {
             return;
         }
@@ -149,6 +157,7 @@ impl LeaseBook {
         let doubled = limits::BACKOFF_FIRST_MS << self.failures.min(8);
         self.still_ms = doubled.min(limits::BACKOFF_MAX_MS);
         self.failures = self.failures.saturating_add(1);
+        self.plenty = false;
     }
 }
 

@@ -21,6 +21,9 @@ pub const SALE_DEADLINE_MS: u64 = 2_000;
 pub const SALE_REFETCH_MS: i64 = 1_000;
 /// Deadline of a forwarded request, in milliseconds; of an event stream, until its headers.
 pub const FORWARD_DEADLINE_MS: u64 = 10_000;
+/// Deadline of a question for a lease, in milliseconds. Only the request that asks waits so long: a late
+/// answer's permits are dead, but it tells the sale's state.
+pub const LEASE_DEADLINE_MS: u64 = 1_000;
 /// Largest lease answer, in bytes.
 pub const LEASE_ANSWER_BYTES: usize = 4 * 1024;
 /// Grants of one lease kind that are held at once.

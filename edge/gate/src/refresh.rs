@@ -43,10 +43,10 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 }
 
 /// Counts a waiting request while it lives; `None` when too many wait.
-struct Waiting<'a>(&'a Cell<usize>);
+pub(crate) struct Waiting<'a>(&'a Cell<usize>);
 
 impl<'a> Waiting<'a> {
-    fn enter(count: &'a Cell<usize>) -> Option<Self> {
+    pub(crate) fn enter(count: &'a Cell<usize>) -> Option<Self> {
         (count.get() < limits::WAITING_MAX).then(|| {
             count.set(count.get() + 1);
             Self(count)
@@ -167,14 +167,16 @@ impl Gate {
         }
     }
 
-    async fn lease<H: Host>(&self, rq: &Request<'_, H>, sale: &SaleRef, kind: LeaseKind) {
+    /// Asks the authority for permits and for the sale's state.
+    pub(crate) async fn lease<H: Host>(&self, rq: &Request<'_, H>, sale: &SaleRef, kind: LeaseKind) {
         let sent_ms = rq.tick();
         let ask = {
             let mut sale = sale.borrow_mut();
             LeaseRequest { sale: sale.doc.sale.id.clone(), kind, want: sale.book(kind).begin(sent_ms) }
         };
         let _end = OnDrop(|| sale.borrow_mut().book(kind).end());
-        let terms = Terms { deadline_ms: COLD_LEASE_WAIT_MS, max_bytes: limits::LEASE_ANSWER_BYTES, stream: false };
+        let terms =
+            Terms { deadline_ms: limits::LEASE_DEADLINE_MS, max_bytes: limits::LEASE_ANSWER_BYTES, stream: false };
         let body = Bytes::from(serde_json::to_vec(&ask).unwrap_or_default());
         let answer = self.ask(rq, Method::POST, "/v1/edge/leases", body, terms).await;
         let received_ms = rq.tick();
@@ -214,6 +216,7 @@ impl Gate {
             }
             rq.host.pause(limits::WAIT_STEP_MS).await;
         }
+        rq.tick();
     }
 
     /// "Please wait": the origin does not answer.

@@ -104,7 +104,7 @@ pub(crate) fn common_headers(headers: &mut HeaderMap, trace: TraceId) {
 }
 
 pub(crate) fn insert_trace(headers: &mut HeaderMap, trace: TraceId) {
-    if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(trace.to_string())) {
+    if let Ok(value) = HeaderValue::from_str(trace.hex().as_str()) {
         headers.insert(TRACE_ID.clone(), value);
     }
 }
@@ -135,7 +135,7 @@ fn document(refusal: &Refusal, asker: &Asker<'_>) -> Vec<u8> {
     if let Some(detail) = refusal.detail {
         text(&[",\"detail\":\"", detail, "\""]);
     }
-    text(&[",\"trace_id\":\"", &asker.trace.to_string(), "\""]);
+    text(&[",\"trace_id\":\"", asker.trace.hex().as_str(), "\""]);
     let times = [(",\"now_ms\":", refusal.now_ms), (",\"opens_at_ms\":", refusal.opens_at_ms)];
     if let Some(ms) = refusal.retry_after_ms {
         text(&[",\"retry_after_ms\":", Digits::of(ms).as_str()]);

@@ -5,8 +5,9 @@ use crate::{
     entry,
     gate::{Gate, Request},
     host::Host,
+    lease::LeaseBook,
     limits,
-    refresh::SaleRef,
+    refresh::{SaleRef, Waiting},
     refuse::Refusal,
 };
 use flashgate_shared::{
@@ -50,37 +51,66 @@ impl Gate {
         refusal
     }
 
-    /// Step 4: counts the demand, and refuses when no permit is there.
-    pub(crate) fn check_admission<H: Host>(
+    /// Step 4: counts the demand, and refuses when there is no permit to be had.
+    pub(crate) async fn check_admission<H: Host>(
         &self,
         rq: &Request<'_, H>,
         sale: &SaleRef,
         kind: LeaseKind,
     ) -> Result<(), Refusal> {
-        let mut sale = sale.borrow_mut();
-        let book = sale.book(kind);
-        book.arrive();
-        if book.has_permit(rq.now.get()) {
-            return Ok(());
-        }
-        let (deaf, crowd) = (book.is_deaf(), book.crowd());
-        drop(sale);
-        Err(self.no_permit(rq, deaf, crowd))
+        sale.borrow_mut().book(kind).arrive();
+        self.permit(rq, sale, kind, |book, now_ms| book.has_permit(now_ms).then_some(())).await
     }
 
-    /// Step 6: takes the permit that step 4 saw, unless another request took it meanwhile.
-    pub(crate) fn spend<H: Host>(
+    /// Step 6: takes the permit that step 4 saw, or another one when it was taken meanwhile.
+    pub(crate) async fn spend<H: Host>(
         &self,
         rq: &Request<'_, H>,
         sale: &SaleRef,
         kind: LeaseKind,
     ) -> Result<Permit, Refusal> {
-        let mut sale = sale.borrow_mut();
-        let book = sale.book(kind);
-        let permit = book.spend(rq.tick());
-        let (deaf, crowd) = (book.is_deaf(), book.crowd());
-        drop(sale);
-        permit.ok_or_else(|| self.no_permit(rq, deaf, crowd))
+        rq.tick();
+        self.permit(rq, sale, kind, LeaseBook::spend).await
+    }
+
+    /// A look at the permits. While the authority gives all it is asked for there are more to be had:
+    /// then a request that finds none waits for the next lease instead of being refused.
+    async fn permit<H: Host, T>(
+        &self,
+        rq: &Request<'_, H>,
+        sale: &SaleRef,
+        kind: LeaseKind,
+        look: impl Fn(&mut LeaseBook, UnixMs) -> Option<T>,
+    ) -> Result<T, Refusal> {
+        let mut waiting = None;
+        loop {
+            let now_ms = rq.now.get();
+            let (is_due, deaf, crowd) = {
+                let mut sale = sale.borrow_mut();
+                let book = sale.book(kind);
+                if let Some(found) = look(book, now_ms) {
+                    return Ok(found);
+                }
+                if book.is_short() || !rq.may_wait() {
+                    let (deaf, crowd) = (book.is_deaf(), book.crowd());
+                    drop(sale);
+                    return Err(self.no_permit(rq, deaf, crowd));
+                }
+                (book.is_due(now_ms), book.is_deaf(), book.crowd())
+            };
+            if is_due {
+                self.lease(rq, sale, kind).await;
+                continue;
+            }
+            if waiting.is_none() {
+                waiting = Waiting::enter(&self.waiting);
+            }
+            if waiting.is_none() {
+                return Err(self.no_permit(rq, deaf, crowd));
+            }
+            rq.host.pause(limits::WAIT_STEP_MS).await;
+            rq.tick();
+        }
     }
 
     /// The larger the crowd, the longer the wait, so that those who come back do not meet again.

@@ -12,12 +12,12 @@ use support::*;
 async fn permits_are_spent_once_and_carry_the_authoritys_grant() {
     let w = world();
     w.host.skew_ms.set(5_000);
-    w.host.permits.set(2);
+    w.host.permits.set(1);
     let mut outcomes = vec![];
-    for n in 0..4 {
+    for n in 0..3 {
         outcomes.push(w.claim(&format!("b-{n}")).await.status);
     }
-    assert_eq!(outcomes, [202, 202, 503, 503]);
+    assert_eq!(outcomes, [202, 503, 503]);
     for seen in w.host.seen_at(CLAIM) {
         assert_eq!(seen.headers["flashgate-permit"], format!("{}.3", NOW_MS + 5_000));
         assert_eq!(seen.headers["flashgate-edge-key"], "edge-key");
@@ -87,6 +87,27 @@ async fn a_cold_instance_waits_for_the_authority_but_not_for_ever() {
     let (_, got) = tokio::join!(w.claim("c"), refused);
     assert_eq!(got.kind(), "try-again");
     assert_eq!(w.host.clock_ms.get() - from, 200);
+}
+
+#[tokio::test]
+async fn while_the_authority_gives_all_it_is_asked_for_nobody_is_refused() {
+    let w = world();
+    assert_eq!(w.claim("a").await.status, 202);
+    let mut claims = vec![];
+    for n in 0..50 {
+        let (w, request) = (&w, w.claim_request(&format!("b-{n}")));
+        claims.push(async move { w.send_from(&format!("10.0.1.{n}"), request).await.status });
+    }
+    let statuses = futures_util::future::join_all(claims).await;
+    assert!(statuses.iter().all(|s| *s == 202), "a burst beyond the lease waits for the next: {statuses:?}");
+    let want: Vec<u32> = w.host.leases().iter().map(|l| l.want).collect();
+    assert!(want.len() <= 3, "by few questions, for all who wait: {want:?}");
+    w.host.permits.set(1);
+    w.host.advance(300);
+    assert_eq!(w.claim("c").await.status, 202);
+    let from = w.host.clock_ms.get();
+    assert_eq!(w.claim("d").await.kind(), "try-again");
+    assert_eq!(w.host.clock_ms.get(), from, "a short authority's edge refuses at once");
 }
 
 #[tokio::test]

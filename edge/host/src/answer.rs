@@ -16,9 +16,9 @@ const RETRY_AFTER_S: &str = "1";
 
 /// The body of an answer.
 pub(crate) enum AnswerBody {
-    /// The host's own.
-    Own(Full<Bytes>),
-    /// The component's, with its place among the open answers.
+    /// All of it is there: the host's own, or a small one of the component.
+    Whole(Full<Bytes>),
+    /// One of the component that is still coming, with its place among the open answers.
     Component { body: WasiBody, _open: Inside },
 }
 
@@ -28,21 +28,21 @@ impl Body for AnswerBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         match self.get_mut() {
-            Self::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+            Self::Whole(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
             Self::Component { body, .. } => Pin::new(body).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Own(body) => body.is_end_stream(),
+            Self::Whole(body) => body.is_end_stream(),
             Self::Component { body, .. } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Own(body) => body.size_hint(),
+            Self::Whole(body) => body.size_hint(),
             Self::Component { body, .. } => body.size_hint(),
         }
     }
@@ -110,7 +110,7 @@ impl Problem {
     /// The answer.
     pub(crate) fn answer(self) -> Response<AnswerBody> {
         let (status, body) = self.terms();
-        let mut response = Response::new(AnswerBody::Own(Full::new(Bytes::from_static(body))));
+        let mut response = Response::new(AnswerBody::Whole(Full::new(Bytes::from_static(body))));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -3,7 +3,7 @@
 use crate::{
     answer::{AnswerBody, Problem},
     config::{Limits, ms},
-    gauge::Gauge,
+    gauge::{Gauge, Inside},
     metrics::{Metrics, Open, count},
     worker::Job,
 };
@@ -26,6 +26,9 @@ const CLIENT_ADDRESS: HeaderName = HeaderName::from_static("spin-client-addr");
 
 /// Given to a request beyond the instance's own time, in which the instance can say that it expired.
 const ANSWER_SLACK_MS: u64 = 1_000;
+
+/// An answer that says to have at most this many bytes is gathered and sent in one piece.
+const WHOLE_ANSWER_BYTES: u64 = 64 << 10;
 
 /// What the requests of one thread share.
 pub(crate) struct Desk {
@@ -82,15 +85,18 @@ impl Desk {
         let time = ms(self.limits.request_timeout_ms.saturating_add(ANSWER_SLACK_MS));
         let (answer, answered) = oneshot::channel();
         self.worker.send(Job { request, answer, place }).map_err(|_| Problem::Interrupted)?;
-        match timeout(time, answered).await {
-            Ok(Ok(Ok(response))) => Ok(response.map(|body| AnswerBody::Component { body, _open: open })),
-            Ok(Ok(Err(e))) if e.is::<ErrorCode>() => {
-                tracing::error!(error = format!("{e:#}"), "the component gave an error");
-                Err(Problem::Component)
+        let whole = async {
+            match answered.await {
+                Ok(Ok(response)) => gather(response, open).await,
+                Ok(Err(e)) if e.is::<ErrorCode>() => {
+                    tracing::error!(error = format!("{e:#}"), "the component gave an error");
+                    Err(Problem::Component)
+                }
+                // A trap, here or in another request of the instance.
+                Ok(Err(_)) | Err(_) => Err(Problem::Interrupted),
             }
-            // A trap, here or in another request of the instance; or the time is over.
-            Ok(Ok(Err(_)) | Err(_)) | Err(_) => Err(Problem::Interrupted),
-        }
+        };
+        timeout(time, whole).await.unwrap_or(Err(Problem::Interrupted))
     }
 
     /// The whole body: a slow client costs the instance nothing.
@@ -110,6 +116,19 @@ impl Desk {
             Err(_) => Err(Problem::BodyTooSlow),
         }
     }
+}
+
+/// A small answer goes out whole: head and body in one write, and never only half of it. A large one,
+/// or one of unknown length as an event stream is, goes out as it comes.
+async fn gather(response: Response<WasiBody>, open: Inside) -> Result<Response<AnswerBody>, Problem> {
+    let length = response.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    if length.is_none_or(|bytes| bytes > WHOLE_ANSWER_BYTES) {
+        return Ok(response.map(|body| AnswerBody::Component { body, _open: open }));
+    }
+    let (parts, body) = response.into_parts();
+    // The host allows a body no more bytes than were announced.
+    let body = body.collect().await.map_err(|_| Problem::Interrupted)?.to_bytes();
+    Ok(Response::from_parts(parts, AnswerBody::Whole(Full::new(body))))
 }
 
 fn boxed(bytes: Bytes) -> WasiBody {

@@ -4,18 +4,21 @@
 //! remembers is a cache. The client's address is the one that the runtime vouches for.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+mod translate;
+
 use bytes::Bytes;
-use flashgate_gate::{Body, BodyError, Gate, GateConfig, Host, OriginError, RequestBody, Terms};
+use flashgate_gate::{Body, BodyError, Gate, GateConfig, Host, OriginError, Terms};
 use flashgate_shared::UnixMs;
 use http::{HeaderMap, HeaderValue, Uri, header::CONTENT_LENGTH, uri::Parts};
-use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
+use http_body_util::Full;
 use spin_sdk::{
-    http::{IntoResponse, Request, send},
-    http_service, variables,
+    http::send,
+    variables,
     wasip3::{
         clocks::monotonic_clock,
-        http::types::ErrorCode,
-        http_compat::{IncomingBody, IncomingMessage, IncomingRequestBody, IncomingResponseBody},
+        exports::http::handler::Guest,
+        http::types::{self, ErrorCode},
+        http_compat::IncomingResponseBody,
         random::random,
     },
 };
@@ -99,7 +102,7 @@ impl Host for Runtime {
             if terms.stream && parts.status.is_success() {
                 return Ok(http::Response::from_parts(parts, Body::Stream(body)));
             }
-            let bytes = collect(body, terms.max_bytes).await.map_err(|e| match e {
+            let bytes = translate::collect(body, terms.max_bytes).await.map_err(|e| match e {
                 BodyError::TooLarge => OriginError::TooLarge,
                 BodyError::Broken => OriginError::NoAnswer,
             })?;
@@ -146,23 +149,6 @@ fn origin_error(error: &ErrorCode) -> OriginError {
     }
 }
 
-/// A body of the client, unread.
-struct Incoming(IncomingRequestBody);
-
-impl RequestBody for Incoming {
-    async fn read(self, max_bytes: usize) -> Result<Bytes, BodyError> {
-        collect(self.0, max_bytes).await
-    }
-}
-
-async fn collect<T: IncomingMessage>(body: IncomingBody<T>, max_bytes: usize) -> Result<Bytes, BodyError> {
-    match Limited::new(body, max_bytes).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(e) if e.is::<LengthLimitError>() => Err(BodyError::TooLarge),
-        Err(_) => Err(BodyError::Broken),
-    }
-}
-
 /// The work's result, or `None` when the time is over first; the work is then cancelled.
 async fn within<T>(ms: u64, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
@@ -185,14 +171,17 @@ fn client_address(headers: &HeaderMap) -> IpAddr {
         .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
-#[http_service]
-async fn answer(request: Request) -> impl IntoResponse {
-    let instance = instance().await;
-    let runtime = Runtime(instance.clone());
-    let client = client_address(request.headers());
-    let answer = instance.gate.handle(&runtime, client, request.map(Incoming)).await;
-    answer.map(|body| match body {
-        Body::Bytes(bytes) => Either::Left(Full::new(bytes)),
-        Body::Stream(stream) => Either::Right(stream),
-    })
+/// What the component exports: `wasi:http/handler`.
+struct Edge;
+
+spin_sdk::wasip3::http::service::export!(Edge);
+
+impl Guest for Edge {
+    async fn handle(message: types::Request) -> Result<types::Response, ErrorCode> {
+        let request = translate::request(message)?;
+        let instance = instance().await;
+        let client = client_address(request.headers());
+        let runtime = Runtime(instance.clone());
+        translate::response(instance.gate.handle(&runtime, client, request).await)
+    }
 }

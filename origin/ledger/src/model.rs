@@ -2,7 +2,7 @@
 
 use flashgate_shared::{
     BuyerId, ClaimId, Epoch, HoldId, Money, SaleId, UnixMs,
-    order::{LostReason, OrderStatus, ReleaseMode},
+    order::{LostReason, OrderStatus, Release},
     sale::{SaleConfig, SaleState},
     trace::TraceId,
 };
@@ -151,25 +151,13 @@ pub struct Refund {
     pub attempts: u32,
 }
 
-/// Units to give back to the gate (rule R2).
+/// A row of the release outbox, handed out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReleaseRow {
     /// The row.
     pub id: i64,
-    /// The sale.
-    pub sale: SaleId,
-    /// Whose receipt.
-    pub buyer: BuyerId,
-    /// The claim.
-    pub claim_id: ClaimId,
-    /// The hold.
-    pub hold: HoldId,
-    /// Units to return; fewer than the hold's when the gate had leaked.
-    pub units: u32,
-    /// What becomes of the receipt.
-    pub mode: ReleaseMode,
-    /// The ledger's epoch when the row was written.
-    pub epoch: Epoch,
+    /// What is to be done.
+    pub release: Release,
     /// Buckets of the sale: with the buyer they name the home bucket.
     pub buckets: u16,
     /// How often this row was handed out before.

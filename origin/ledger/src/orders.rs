@@ -5,7 +5,7 @@ use crate::{
     release::expire,
     rows::{self, Refusal},
     sales::settings,
-    tx::{TxError, lock_stock, transaction},
+    tx::{TxError, lock_stock, outer, transaction},
 };
 use flashgate_shared::{
     BuyerId, ClaimId, SaleId, limits,
@@ -45,8 +45,22 @@ impl Ledger {
     /// Starts a checkout, by the database's clock: until `pay_by_ms`, and only for the buyer's own
     /// reserved order. `NotFound` when the claim is unknown or another's.
     pub async fn checkout(&self, claim_id: &ClaimId, buyer: &BuyerId) -> Result<Checkout> {
-        let name = "checkout";
-        transaction!(self.reads, name, |tx| checkout(tx, name, claim_id, buyer))
+        let started = sqlx::query!(
+            "UPDATE orders SET paying_since_ms = unix_now_ms(), updated_at_ms = unix_now_ms(), updated_by = 'checkout'
+             WHERE claim_id = $1 AND buyer = $2 AND status = 'RESERVED' AND pay_by_ms >= unix_now_ms()",
+            claim_id.0,
+            buyer.as_str()
+        )
+        .execute(&self.reads)
+        .await
+        .map_err(outer)?
+        .rows_affected();
+        let order = own(rows::order(&self.reads, claim_id).await?, buyer)?;
+        Ok(match (started, order.status) {
+            (1, _) => Checkout::Start { order },
+            (_, OrderStatus::Reserved) => Checkout::TooLate,
+            _ => Checkout::NotReserved(order),
+        })
     }
 
     /// The buyer gives the units back early, through the path of expiry. Returns the order as it stands
@@ -91,30 +105,6 @@ async fn declare_lost(
 /// Another's claim is as good as none.
 fn own(order: Option<Order>, buyer: &BuyerId) -> Result<Order, TxError> {
     order.filter(|o| o.buyer == *buyer).ok_or_else(|| LedgerError::NotFound.into())
-}
-
-async fn checkout(
-    tx: &mut PgConnection,
-    name: &'static str,
-    claim_id: &ClaimId,
-    buyer: &BuyerId,
-) -> Result<Checkout, TxError> {
-    let started = sqlx::query!(
-        "UPDATE orders SET paying_since_ms = unix_now_ms(), updated_at_ms = unix_now_ms(), updated_by = $3
-         WHERE claim_id = $1 AND buyer = $2 AND status = 'RESERVED' AND pay_by_ms >= unix_now_ms()",
-        claim_id.0,
-        buyer.as_str(),
-        name
-    )
-    .execute(&mut *tx)
-    .await?
-    .rows_affected();
-    let order = own(rows::order(tx, claim_id).await?, buyer)?;
-    Ok(match (started, order.status) {
-        (1, _) => Checkout::Start { order },
-        (_, OrderStatus::Reserved) => Checkout::TooLate,
-        _ => Checkout::NotReserved(order),
-    })
 }
 
 async fn let_go(

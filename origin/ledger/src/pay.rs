@@ -1,252 +1,331 @@
-//! Payment notices and refunds (design §8). Money that cannot buy its order goes back: the refund is
-//! recorded in the transaction that could not use the money.
+//! Payment notices (design §8). Money that cannot buy its order goes back: the refund is recorded in
+//! the transaction that could not use the money.
+//!
+//! Every notice takes the lock of its sale (rule R3), so those that come together are applied together:
+//! one lock and one commit for all of them.
 
 use crate::{
-    Ledger, LedgerError, NoticeOutcome, Order, Refund, RefundReason, Result,
+    Ledger, LedgerError, NoticeOutcome, Order, RefundReason, Result,
     release::expire,
-    rows::{self, money, number},
+    rows,
     tx::{Locked, TxError, lock_stock, outer, transaction},
 };
 use flashgate_shared::{
-    SaleId,
+    ClaimId, SaleId,
     order::OrderStatus,
     wire::{NoticeKind, PaymentNotice},
 };
 use sqlx::PgConnection;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use uuid::Uuid;
 
 /// Longest payment or refund id of a provider, in bytes.
-const PROVIDER_ID_BYTES: usize = 255;
-/// Longest error text kept of a refund's last try, in characters.
-const ERROR_CHARS: usize = 500;
+pub(crate) const PROVIDER_ID_BYTES: usize = 255;
+/// Most notices applied in one transaction: bounds how long the stock stays locked.
+const NOTICE_TRANSACTION_MESSAGES: usize = 200;
 
 impl Ledger {
-    /// Applies a provider's notice, in one transaction. Repeating it is safe.
+    /// Applies one notice: see [`Self::apply_notices`].
     pub async fn apply_notice(&self, notice: &PaymentNotice) -> Result<NoticeOutcome> {
-        if !(1..=PROVIDER_ID_BYTES).contains(&notice.payment_id.len()) {
-            return Err(LedgerError::Invalid(format!("a payment id has 1 to {PROVIDER_ID_BYTES} bytes")));
-        }
-        if notice.amount.amount_minor < 0 {
-            return Err(LedgerError::Invalid("a payment is not negative".into()));
-        }
-        let name = "apply_notice";
-        let outcome = transaction!(self.reads, name, |tx| async {
-            match notice.kind {
-                NoticeKind::Failed => failed(tx, name, notice).await,
-                NoticeKind::Succeeded => succeeded(tx, name, notice).await,
-            }
-        })?;
-        let word = match &outcome {
-            NoticeOutcome::Paid => "paid",
-            NoticeOutcome::Repeat => "repeat",
-            NoticeOutcome::FailedNoted => "failed",
-            NoticeOutcome::Refunding { reason } => reason.as_str(),
-            NoticeOutcome::Mismatch { .. } => "mismatch",
-            NoticeOutcome::UnknownClaim => "unknown_claim",
+        let answer = self.apply_notices(std::slice::from_ref(notice)).await.pop();
+        answer.unwrap_or_else(|| Err(LedgerError::Bug("a notice without an answer".into())))
+    }
+
+    /// Applies a provider's notices, those of a sale in one transaction. Repeating any of them is safe.
+    /// The answers have the notices' length and order; a notice that cannot be applied spoils no other.
+    pub async fn apply_notices(&self, notices: &[PaymentNotice]) -> Vec<Result<NoticeOutcome>> {
+        let mut answers: Vec<Option<Result<NoticeOutcome>>> = notices.iter().map(refused).collect();
+        let sales = match self.sales_of(notices).await {
+            Ok(sales) => sales,
+            Err(error) => return answers.into_iter().map(|a| a.unwrap_or_else(|| Err(error.clone()))).collect(),
         };
-        metrics::counter!("flashgate_ledger_notices_total", "outcome" => word).increment(1);
-        Ok(outcome)
-    }
-
-    /// Hands out up to `limit` refunds that are due and hides them from others for `refund_lease_ms`; those
-    /// of a worker that died come again, with `attempts` above 0.
-    pub async fn refunds_due(&self, limit: u32) -> Result<Vec<Refund>> {
-        let rows = sqlx::query!(
-            "WITH due AS MATERIALIZED (
-                 SELECT id FROM refunds
-                 WHERE provider_refund_id IS NULL AND next_try_at_ms <= (SELECT unix_now_ms())
-                 ORDER BY next_try_at_ms, id LIMIT $1 FOR UPDATE SKIP LOCKED)
-             UPDATE refunds r
-             SET attempts = attempts + 1, next_try_at_ms = unix_now_ms() + $2,
-                 updated_at_ms = unix_now_ms(), updated_by = 'refunds_due'
-             FROM due WHERE r.id = due.id
-             RETURNING r.id, r.payment_id, r.amount_minor, r.currency, r.attempts",
-            i64::from(limit),
-            self.config.refund_lease_ms
-        )
-        .fetch_all(&self.settle)
-        .await
-        .map_err(outer)?;
-        rows.into_iter()
-            .map(|r| {
-                Ok(Refund {
-                    id: r.id,
-                    payment_id: r.payment_id,
-                    amount: money(r.amount_minor, r.currency)?,
-                    attempts: number("attempts", r.attempts.saturating_sub(1))?,
-                })
-            })
-            .collect()
-    }
-
-    /// The provider has given the money back. Repeating it is safe; the first id stands.
-    pub async fn refund_done(&self, id: Uuid, provider_refund_id: &str) -> Result<()> {
-        if !(1..=PROVIDER_ID_BYTES).contains(&provider_refund_id.len()) {
-            return Err(LedgerError::Invalid(format!("a refund id has 1 to {PROVIDER_ID_BYTES} bytes")));
+        // A claim's sale never changes: it may be read before the lock that it names.
+        let mut groups: BTreeMap<&SaleId, Vec<usize>> = BTreeMap::new();
+        for (at, (notice, answer)) in notices.iter().zip(&answers).enumerate() {
+            if answer.is_none() {
+                groups.entry(sales.get(&notice.claim_id).unwrap_or(&notice.sale)).or_default().push(at);
+            }
         }
-        let known = sqlx::query!(
-            "UPDATE refunds SET provider_refund_id = COALESCE(provider_refund_id, $2), last_error = NULL,
-                    updated_at_ms = unix_now_ms(), updated_by = 'refund_done'
-             WHERE id = $1",
-            id,
-            provider_refund_id
-        )
-        .execute(&self.settle)
-        .await
-        .map_err(outer)?
-        .rows_affected();
-        if known == 1 { Ok(()) } else { Err(LedgerError::NotFound) }
+        for (sale, group) in groups {
+            let mut parts: Vec<&[usize]> = group.chunks(NOTICE_TRANSACTION_MESSAGES).rev().collect();
+            while let Some(part) = parts.pop() {
+                let of_part: Vec<&PaymentNotice> = part.iter().filter_map(|&at| notices.get(at)).collect();
+                let name = "apply_notices";
+                match transaction!(self.settle, name, |tx| apply(tx, name, sale, &of_part)) {
+                    Ok(outcomes) => {
+                        outcomes.iter().for_each(count);
+                        put(&mut answers, part, outcomes.into_iter().map(Ok));
+                    }
+                    Err(LedgerError::Invalid(why)) if part.len() > 1 => {
+                        tracing::warn!(%sale, notices = part.len(), why, "notices were refused for their data: halved");
+                        let (left, right) = part.split_at(part.len() / 2);
+                        parts.extend([right, left]);
+                    }
+                    Err(error) => put(&mut answers, part, part.iter().map(|_| Err(error.clone()))),
+                }
+            }
+        }
+        let missing = || Err(LedgerError::Bug("a notice without an answer".into()));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
     }
 
-    /// The provider refused or did not answer: the refund comes again, later every time.
-    pub async fn refund_failed(&self, id: Uuid, error: &str) -> Result<()> {
-        let error: String = error.chars().filter(|c| *c != '\0').take(ERROR_CHARS).collect();
-        sqlx::query!(
-            "UPDATE refunds
-             SET next_try_at_ms = unix_now_ms() + LEAST($3, 500 * (1::bigint << LEAST(GREATEST(attempts - 1, 0), 20))),
-                 last_error = $2, updated_at_ms = unix_now_ms(), updated_by = 'refund_failed'
-             WHERE id = $1 AND provider_refund_id IS NULL",
-            id,
-            error,
-            self.config.backoff_max_ms
-        )
-        .execute(&self.settle)
-        .await
-        .map_err(outer)?;
+    /// The sales of those claims that have a row.
+    async fn sales_of(&self, notices: &[PaymentNotice]) -> Result<HashMap<ClaimId, SaleId>> {
+        let claims: Vec<Uuid> = notices.iter().map(|n| n.claim_id.0).collect();
+        let rows = sqlx::query!("SELECT claim_id, sale FROM orders WHERE claim_id = ANY($1)", &claims)
+            .fetch_all(&self.settle)
+            .await
+            .map_err(outer)?;
+        rows.into_iter().map(|r| Ok((ClaimId(r.claim_id), rows::word("sale", &r.sale)?))).collect()
+    }
+}
+
+/// What no transaction needs to be asked about.
+fn refused(notice: &PaymentNotice) -> Option<Result<NoticeOutcome>> {
+    let why = if !(1..=PROVIDER_ID_BYTES).contains(&notice.payment_id.len()) {
+        format!("a payment id has 1 to {PROVIDER_ID_BYTES} bytes")
+    } else if notice.amount.amount_minor < 0 {
+        "a payment is not negative".to_owned()
+    } else {
+        return None;
+    };
+    Some(Err(LedgerError::Invalid(why)))
+}
+
+fn put(
+    answers: &mut [Option<Result<NoticeOutcome>>],
+    part: &[usize],
+    outcomes: impl Iterator<Item = Result<NoticeOutcome>>,
+) {
+    for (&at, outcome) in part.iter().zip(outcomes) {
+        if let Some(answer) = answers.get_mut(at) {
+            *answer = Some(outcome);
+        }
+    }
+}
+
+fn count(outcome: &NoticeOutcome) {
+    let word = match outcome {
+        NoticeOutcome::Paid => "paid",
+        NoticeOutcome::Repeat => "repeat",
+        NoticeOutcome::FailedNoted => "failed",
+        NoticeOutcome::Refunding { reason } => reason.as_str(),
+        NoticeOutcome::Mismatch { .. } => "mismatch",
+        NoticeOutcome::UnknownClaim => "unknown_claim",
+    };
+    metrics::counter!("flashgate_ledger_notices_total", "outcome" => word).increment(1);
+}
+
+/// The body: lock, note the payments, read, judge in the order of the notices, write.
+async fn apply(
+    tx: &mut PgConnection,
+    name: &'static str,
+    sale: &SaleId,
+    notices: &[&PaymentNotice],
+) -> Result<Vec<NoticeOutcome>, TxError> {
+    let Some(locked) = lock_stock(tx, sale).await? else {
+        return Ok(notices.iter().map(|_| NoticeOutcome::UnknownClaim).collect());
+    };
+    let mut judge = Judge {
+        fresh: note_payments(tx, name, notices).await?,
+        orders: rows::orders(&mut *tx, notices.iter().map(|n| n.claim_id.0).collect()).await?,
+        locked: &locked,
+        writes: Writes::default(),
+    };
+    let outcomes = notices.iter().map(|notice| judge.outcome(notice)).collect();
+    judge.writes.write(tx, name, sale, &locked).await?;
+    Ok(outcomes)
+}
+
+/// What the ledger knows under the lock, changed as the notices are judged: earlier ones count.
+struct Judge<'a> {
+    /// Payments that were not noted before.
+    fresh: HashSet<String>,
+    orders: HashMap<ClaimId, Order>,
+    locked: &'a Locked,
+    writes: Writes<'a>,
+}
+
+impl<'a> Judge<'a> {
+    fn outcome(&mut self, notice: &'a PaymentNotice) -> NoticeOutcome {
+        let order = self.orders.get_mut(&notice.claim_id);
+        if notice.kind == NoticeKind::Failed {
+            if order.is_some() {
+                self.writes.failed.push(notice.claim_id.0);
+                return NoticeOutcome::FailedNoted;
+            }
+            return NoticeOutcome::UnknownClaim;
+        }
+        if !self.fresh.remove(&notice.payment_id) {
+            return NoticeOutcome::Repeat;
+        }
+        let Some(order) = order else {
+            self.writes.refunds.push((notice, RefundReason::UnknownClaim));
+            return NoticeOutcome::UnknownClaim;
+        };
+        if notice.amount != order.amount || notice.sale != order.sale {
+            self.writes.refunds.push((notice, RefundReason::Mismatch));
+            return NoticeOutcome::Mismatch { expected: order.amount.clone(), paid: notice.amount.clone() };
+        }
+        let reason = match order.status {
+            OrderStatus::Reserved if order.hold_until_ms.is_some_and(|until| until > self.locked.now_ms) => {
+                order.status = OrderStatus::Paid;
+                self.writes.bought.push((notice.claim_id.0, &notice.payment_id));
+                return NoticeOutcome::Paid;
+            }
+            // A hold that is over and was not swept yet ends here.
+            OrderStatus::Reserved => {
+                order.status = OrderStatus::Expired;
+                self.writes.expired.push(notice.claim_id.0);
+                RefundReason::Expired
+            }
+            OrderStatus::Expired => RefundReason::Expired,
+            OrderStatus::Lost => RefundReason::Lost,
+            // The payment was new, so another one had paid.
+            OrderStatus::Paid => RefundReason::AlreadyPaid,
+        };
+        self.writes.refunds.push((notice, reason));
+        NoticeOutcome::Refunding { reason }
+    }
+}
+
+/// What the notices of one transaction change.
+#[derive(Default)]
+struct Writes<'a> {
+    /// Claims and the payments that pay them.
+    bought: Vec<(Uuid, &'a str)>,
+    expired: Vec<Uuid>,
+    failed: Vec<Uuid>,
+    refunds: Vec<(&'a PaymentNotice, RefundReason)>,
+}
+
+impl Writes<'_> {
+    async fn write(
+        self,
+        tx: &mut PgConnection,
+        name: &'static str,
+        sale: &SaleId,
+        locked: &Locked,
+    ) -> Result<(), TxError> {
+        if !self.bought.is_empty() {
+            buy(tx, name, sale, locked, &self.bought).await?;
+        }
+        if !self.expired.is_empty() {
+            expire(tx, name, sale, locked, &self.expired).await?;
+        }
+        if !self.failed.is_empty() {
+            release_checkouts(tx, name, sale, &self.failed).await?;
+        }
+        // Nothing is owed for a payment of nothing.
+        let owed: Vec<_> = self.refunds.into_iter().filter(|(notice, _)| notice.amount.amount_minor > 0).collect();
+        if !owed.is_empty() {
+            refund(tx, name, &owed).await?;
+        }
         Ok(())
     }
 }
 
-/// A failed payment leaves the hold as it is: the buyer may try another card.
-async fn failed(tx: &mut PgConnection, name: &'static str, notice: &PaymentNotice) -> Result<NoticeOutcome, TxError> {
-    sqlx::query!(
-        "UPDATE orders SET paying_since_ms = NULL, updated_at_ms = unix_now_ms(), updated_by = $3
-         WHERE claim_id = $1 AND sale = $2 AND status = 'RESERVED'",
-        notice.claim_id.0,
-        notice.sale.as_str(),
-        name
-    )
-    .execute(&mut *tx)
-    .await?;
-    Ok(match rows::order(tx, &notice.claim_id).await? {
-        Some(_) => NoticeOutcome::FailedNoted,
-        None => NoticeOutcome::UnknownClaim,
-    })
-}
-
-async fn succeeded(
+/// Notes the payments; returns those that are new. Of two notices of one payment the first counts.
+async fn note_payments(
     tx: &mut PgConnection,
     name: &'static str,
-    notice: &PaymentNotice,
-) -> Result<NoticeOutcome, TxError> {
-    // A claim's sale never changes: it may be read before the lock that it names.
-    let known = rows::order(&mut *tx, &notice.claim_id).await?;
-    let sale = known.map_or_else(|| notice.sale.clone(), |o| o.sale);
-    let Some(locked) = lock_stock(tx, &sale).await? else {
-        return Ok(NoticeOutcome::UnknownClaim);
-    };
-    if !note_payment(tx, name, notice).await? {
-        return Ok(NoticeOutcome::Repeat);
+    notices: &[&PaymentNotice],
+) -> Result<HashSet<String>, TxError> {
+    let paid: Vec<&PaymentNotice> =
+        notices.iter().copied().filter(|notice| notice.kind == NoticeKind::Succeeded).collect();
+    if paid.is_empty() {
+        return Ok(HashSet::new());
     }
-    let Some(order) = rows::order(&mut *tx, &notice.claim_id).await? else {
-        refund(tx, name, notice, RefundReason::UnknownClaim).await?;
-        return Ok(NoticeOutcome::UnknownClaim);
-    };
-    if notice.amount != order.amount || notice.sale != order.sale {
-        refund(tx, name, notice, RefundReason::Mismatch).await?;
-        return Ok(NoticeOutcome::Mismatch { expected: order.amount, paid: notice.amount.clone() });
-    }
-    if buy(tx, name, &sale, &locked, notice).await? {
-        return Ok(NoticeOutcome::Paid);
-    }
-    let reason = too_late(tx, name, &sale, &locked, &order).await?;
-    refund(tx, name, notice, reason).await?;
-    Ok(NoticeOutcome::Refunding { reason })
-}
-
-/// Whether this payment is new.
-async fn note_payment(tx: &mut PgConnection, name: &'static str, notice: &PaymentNotice) -> Result<bool, TxError> {
-    let rows = sqlx::query!(
+    let text = |f: &dyn Fn(&PaymentNotice) -> String| paid.iter().map(|n| f(n)).collect::<Vec<_>>();
+    let rows = sqlx::query_scalar!(
         "INSERT INTO payments (provider_payment_id, claim_id, sale, amount_minor, currency, paid_at_ms, updated_by)
-         VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING",
-        notice.payment_id,
-        notice.claim_id.0,
-        notice.sale.as_str(),
-        notice.amount.amount_minor,
-        notice.amount.currency.as_str(),
-        notice.at_ms,
-        name
+         SELECT payment_id, claim_id, sale, amount_minor, currency, at_ms, $1
+         FROM UNNEST($2::text[], $3::uuid[], $4::text[], $5::bigint[], $6::text[], $7::bigint[]) WITH ORDINALITY
+           AS d (payment_id, claim_id, sale, amount_minor, currency, at_ms, place)
+         ORDER BY place
+         ON CONFLICT DO NOTHING
+         RETURNING provider_payment_id",
+        name,
+        &text(&|n| n.payment_id.clone()),
+        &paid.iter().map(|n| n.claim_id.0).collect::<Vec<_>>(),
+        &text(&|n| n.sale.to_string()),
+        &paid.iter().map(|n| n.amount.amount_minor).collect::<Vec<_>>(),
+        &text(&|n| n.amount.currency.as_str().to_owned()),
+        &paid.iter().map(|n| n.at_ms).collect::<Vec<_>>()
     )
-    .execute(tx)
-    .await?
-    .rows_affected();
-    Ok(rows == 1)
+    .fetch_all(tx)
+    .await?;
+    Ok(rows.into_iter().collect())
 }
 
-/// RESERVED and in time → PAID. Whether it was.
+/// RESERVED and in time → PAID, for orders that the lock showed to be so.
 async fn buy(
     tx: &mut PgConnection,
     name: &'static str,
     sale: &SaleId,
     locked: &Locked,
-    notice: &PaymentNotice,
-) -> Result<bool, TxError> {
+    bought: &[(Uuid, &str)],
+) -> Result<(), TxError> {
+    let (claims, payments): (Vec<Uuid>, Vec<String>) =
+        bought.iter().map(|(claim, payment)| (*claim, (*payment).to_owned())).unzip();
     let rows = sqlx::query!(
-        "UPDATE orders SET status = 'PAID', payment_id = $4, ended_at_ms = $3, paying_since_ms = NULL,
-                updated_at_ms = $3, updated_by = $5
-         WHERE claim_id = $1 AND sale = $2 AND status = 'RESERVED' AND hold_until_ms > $3",
-        notice.claim_id.0,
+        "UPDATE orders o SET status = 'PAID', payment_id = d.payment_id, ended_at_ms = $2, paying_since_ms = NULL,
+                updated_at_ms = $2, updated_by = $3
+         FROM UNNEST($4::uuid[], $5::text[]) AS d (claim_id, payment_id)
+         WHERE o.claim_id = d.claim_id AND o.sale = $1 AND o.status = 'RESERVED' AND o.hold_until_ms > $2",
         sale.as_str(),
         locked.now_ms,
-        notice.payment_id,
-        name
+        name,
+        &claims,
+        &payments
     )
     .execute(tx)
     .await?
     .rows_affected();
-    Ok(rows == 1)
+    if rows != bought.len() as u64 {
+        return Err(LedgerError::Bug(format!("{name}: {rows} of {} orders were RESERVED", bought.len())).into());
+    }
+    Ok(())
 }
 
-/// Why the order could not be bought; a hold that is over and was not swept yet ends here.
-async fn too_late(
+/// A failed payment leaves the hold as it is: the buyer may try another card.
+async fn release_checkouts(
     tx: &mut PgConnection,
     name: &'static str,
     sale: &SaleId,
-    locked: &Locked,
-    order: &Order,
-) -> Result<RefundReason, TxError> {
-    Ok(match order.status {
-        OrderStatus::Reserved => {
-            expire(tx, name, sale, locked, &[order.claim_id.0]).await?;
-            RefundReason::Expired
-        }
-        OrderStatus::Expired => RefundReason::Expired,
-        OrderStatus::Lost => RefundReason::Lost,
-        // The payment was new, so another one had paid.
-        OrderStatus::Paid => RefundReason::AlreadyPaid,
-    })
+    claims: &[Uuid],
+) -> Result<(), TxError> {
+    sqlx::query!(
+        "UPDATE orders SET paying_since_ms = NULL, updated_at_ms = unix_now_ms(), updated_by = $3
+         WHERE claim_id = ANY($1) AND sale = $2 AND status = 'RESERVED'",
+        claims,
+        sale.as_str(),
+        name
+    )
+    .execute(tx)
+    .await?;
+    Ok(())
 }
 
-/// Records that the payment goes back, in full. Nothing is owed for a payment of nothing.
+/// Records that payments go back, in full.
 async fn refund(
     tx: &mut PgConnection,
     name: &'static str,
-    notice: &PaymentNotice,
-    reason: RefundReason,
+    refunds: &[(&PaymentNotice, RefundReason)],
 ) -> Result<(), TxError> {
-    if notice.amount.amount_minor == 0 {
-        return Ok(());
-    }
+    let text = |f: &dyn Fn(&PaymentNotice) -> String| refunds.iter().map(|(notice, _)| f(notice)).collect::<Vec<_>>();
     sqlx::query!(
         "INSERT INTO refunds (payment_id, claim_id, sale, amount_minor, currency, reason, updated_by)
-         VALUES ($1, $2, $3, $4, $5, $6, $7)",
-        notice.payment_id,
-        notice.claim_id.0,
-        notice.sale.as_str(),
-        notice.amount.amount_minor,
-        notice.amount.currency.as_str(),
-        reason.as_str(),
-        name
+         SELECT payment_id, claim_id, sale, amount_minor, currency, reason, $1
+         FROM UNNEST($2::text[], $3::uuid[], $4::text[], $5::bigint[], $6::text[], $7::text[])
+           AS d (payment_id, claim_id, sale, amount_minor, currency, reason)",
+        name,
+        &text(&|n| n.payment_id.clone()),
+        &refunds.iter().map(|(n, _)| n.claim_id.0).collect::<Vec<_>>(),
+        &text(&|n| n.sale.to_string()),
+        &refunds.iter().map(|(n, _)| n.amount.amount_minor).collect::<Vec<_>>(),
+        &text(&|n| n.amount.currency.as_str().to_owned()),
+        &refunds.iter().map(|(_, reason)| reason.as_str().to_owned()).collect::<Vec<_>>()
     )
     .execute(tx)
     .await?;

@@ -6,7 +6,11 @@ use crate::{
     rows::{number, word},
     tx::{Locked, TxError, lock_stock, move_sold, outer, transaction},
 };
-use flashgate_shared::{BuyerId, ClaimId, Epoch, HoldId, SaleId, UnixMs, order::ReleaseMode, trace::TraceId};
+use flashgate_shared::{
+    BuyerId, ClaimId, Epoch, HoldId, SaleId, UnixMs,
+    order::{Release, ReleaseMode},
+    trace::TraceId,
+};
 use sqlx::PgConnection;
 use std::collections::BTreeMap;
 use uuid::Uuid;
@@ -165,13 +169,15 @@ impl Ledger {
             .map(|r| {
                 Ok(ReleaseRow {
                     id: r.id,
-                    sale: word("sale", &r.sale)?,
-                    buyer: word("buyer", &r.buyer)?,
-                    claim_id: ClaimId(r.claim_id),
-                    hold: word("hold", &r.hold)?,
-                    units: number("units", r.units)?,
-                    mode: word("mode", &r.mode)?,
-                    epoch: r.epoch,
+                    release: Release {
+                        sale: word("sale", &r.sale)?,
+                        buyer: word("buyer", &r.buyer)?,
+                        claim_id: ClaimId(r.claim_id),
+                        hold: word("hold", &r.hold)?,
+                        units: number("units", r.units)?,
+                        mode: word("mode", &r.mode)?,
+                        epoch: r.epoch,
+                    },
                     buckets: number("buckets", r.buckets)?,
                     attempts: number("attempts", r.attempts.saturating_sub(1))?,
                     trace_id: word("trace_id", &r.trace_id)?,

@@ -3,7 +3,7 @@
 use crate::{LedgerError, Order, Result, tx::TxError};
 use flashgate_shared::{BuyerId, ClaimId, HoldId, Money, SaleId, UnixMs, money::Currency, order::LostReason};
 use sqlx::{PgConnection, PgExecutor};
-use std::{fmt::Display, str::FromStr};
+use std::{collections::HashMap, fmt::Display, str::FromStr};
 use uuid::Uuid;
 
 /// Parses a word that a constraint or the writer vouches for.
@@ -85,6 +85,22 @@ pub(crate) async fn order(db: impl PgExecutor<'_>, claim_id: &ClaimId) -> Result
     .fetch_optional(db)
     .await?;
     Ok(row.map(Order::try_from).transpose()?)
+}
+
+/// The orders of these claims.
+pub(crate) async fn orders(db: impl PgExecutor<'_>, claims: Vec<Uuid>) -> Result<HashMap<ClaimId, Order>, TxError> {
+    let rows = sqlx::query_as!(
+        OrderRow,
+        r#"SELECT claim_id, sale, buyer, quantity, status, reason, hold, amount_minor, currency,
+                  reserved_at_ms, pay_by_ms, hold_until_ms, created_at_ms, trace_id,
+                  (status = 'RESERVED' AND paying_since_ms IS NOT NULL) AS "paying!",
+                  EXISTS (SELECT FROM refunds r WHERE r.claim_id = o.claim_id) AS "refunded!"
+           FROM orders o WHERE claim_id = ANY($1)"#,
+        &claims
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|row| Order::try_from(row).map(|o| (o.claim_id, o))).collect::<Result<_>>()?)
 }
 
 /// The buyer's live order in a sale, else the newest.

@@ -1,8 +1,8 @@
 //! What all roles and requests share.
 
 use crate::{
-    Config, clock::AuthorityClock, provider::Provider, roles::confirmed::Confirmed, sales::Sales, secrets::Secrets,
-    watchers::Watchers,
+    Config, clock::AuthorityClock, notices::NoticeDesk, provider::Provider, roles::confirmed::Confirmed, sales::Sales,
+    secrets::Secrets, watchers::Watchers,
 };
 use anyhow::Context;
 use flashgate_ledger::Ledger;
@@ -25,6 +25,8 @@ pub struct App {
     pub queue: Queue,
     /// Postgres.
     pub ledger: Ledger,
+    /// Payment notices on their way to the ledger.
+    pub notices: NoticeDesk,
     /// The payment provider.
     pub provider: Provider,
     /// The authority's clock.
@@ -62,11 +64,13 @@ impl App {
             Queue::connect(&config.rabbitmq),
             Ledger::connect(&config.postgres)
         );
+        let ledger = ledger.context("postgres")?;
         let app = Self {
             secrets,
             stock: stock.context("redis")?,
             queue: queue.context("rabbitmq")?,
-            ledger: ledger.context("postgres")?,
+            notices: NoticeDesk::open(ledger.clone()),
+            ledger,
             provider,
             clock: AuthorityClock::default(),
             sales: Sales::default(),

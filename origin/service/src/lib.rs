@@ -14,6 +14,7 @@ pub mod claims;
 pub mod clock;
 pub mod config;
 pub mod http;
+pub mod notices;
 pub mod provider;
 pub mod roles;
 pub mod run;

@@ -40,4 +40,4 @@ pub use lease::{LeaseAsk, LeaseGrant};
 pub use load::{BucketLoad, LoadReply};
 pub use map::{BucketStock, StockMap};
 pub use receipt::{BucketReceipt, HeldReceipt, Receipt};
-pub use release::{ReleaseOrder, ReleaseReply};
+pub use release::ReleaseReply;

@@ -2,30 +2,9 @@
 
 use crate::{Stock, StockError, receipt::letter};
 use flashgate_shared::{
-    BucketIndex, BuyerId, ClaimId, Epoch, HoldId, SaleId,
-    order::{ReceiptState, ReleaseMode},
+    BucketIndex,
+    order::{ReceiptState, Release, ReleaseMode},
 };
-
-/// One row of the ledger's release outbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReleaseOrder {
-    /// The sale.
-    pub sale: SaleId,
-    /// Whose receipt.
-    pub buyer: BuyerId,
-    /// The claim.
-    pub claim_id: ClaimId,
-    /// The hold.
-    pub hold: HoldId,
-    /// Units to give back; fewer than were held when the gate had promised units that never were.
-    pub units: u32,
-    /// What becomes of the receipt.
-    pub mode: ReleaseMode,
-    /// The ledger's epoch when the row was written.
-    pub epoch: Epoch,
-    /// The buyer's home bucket: where a rebuild puts the receipt.
-    pub home_bucket: BucketIndex,
-}
 
 /// What became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,9 +20,10 @@ pub enum ReleaseReply {
 }
 
 impl Stock {
-    /// Gives units back if, and only if, the buyer's receipt is held with this hold. Repeatable.
-    pub async fn release(&self, order: &ReleaseOrder) -> Result<ReleaseReply, StockError> {
-        let bucket = if order.hold.epoch == order.epoch { order.hold.bucket } else { order.home_bucket };
+    /// Gives units back if, and only if, the buyer's receipt is held with this hold. Repeatable. The home
+    /// bucket is where a rebuild puts the receipt.
+    pub async fn release(&self, order: &Release, home_bucket: BucketIndex) -> Result<ReleaseReply, StockError> {
+        let bucket = if order.hold.epoch == order.epoch { order.hold.bucket } else { home_bucket };
         let keys = self.keys(&order.sale, bucket);
         let state = match order.mode {
             ReleaseMode::Spent => ReceiptState::Released,

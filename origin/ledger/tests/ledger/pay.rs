@@ -243,3 +243,76 @@ async fn a_gift_is_paid_with_nothing() {
     assert_eq!(bench.succeed("p2", order.claim_id, eur(0)).await, refunding(RefundReason::AlreadyPaid));
     assert_eq!(bench.refunds().await, []);
 }
+
+#[tokio::test]
+async fn notices_that_come_together_are_judged_in_their_order() {
+    let (bench, ann) = reserved().await;
+    let [bob, cid, dan] = [("bob", 2), ("cid", 3), ("dan", 4)].map(|(name, hold)| message(name, "k", 1, hold));
+    for m in [&bob, &cid, &dan] {
+        bench.reserve(m).await;
+    }
+    bench.ledger.checkout(&bob.claim_id, &buyer("bob")).await.unwrap();
+    bench.age(cid.claim_id, LONG_MS).await;
+    let batch = [
+        notice(Succeeded, "p1", ann, eur(PRICE)),
+        notice(Succeeded, "p1", ann, eur(PRICE)),
+        notice(Succeeded, "p2", ann, eur(PRICE)),
+        notice(Failed, "p3", bob.claim_id, eur(PRICE)),
+        notice(Succeeded, "", ann, eur(PRICE)),
+        notice(Succeeded, "p4", cid.claim_id, eur(PRICE)),
+        notice(Succeeded, "p5", cid.claim_id, eur(PRICE)),
+        notice(Succeeded, "p6", claim_id("eve", "k"), eur(PRICE)),
+        notice(Succeeded, "p7", dan.claim_id, eur(1)),
+        notice(Succeeded, "p8", dan.claim_id, eur(PRICE)),
+    ];
+    let answers = bench.ledger.apply_notices(&batch).await;
+    assert!(matches!(answers[4], Err(LedgerError::Invalid(_))), "{:?}", answers[4]);
+    let outcomes: Vec<_> = answers.into_iter().filter_map(Result::ok).collect();
+    assert_eq!(
+        outcomes,
+        [
+            NoticeOutcome::Paid,
+            NoticeOutcome::Repeat,
+            refunding(RefundReason::AlreadyPaid),
+            NoticeOutcome::FailedNoted,
+            refunding(RefundReason::Expired),
+            refunding(RefundReason::Expired),
+            NoticeOutcome::UnknownClaim,
+            NoticeOutcome::Mismatch { expected: eur(PRICE), paid: eur(1) },
+            NoticeOutcome::Paid,
+        ]
+    );
+    let refunds: Vec<_> = bench.refunds().await.into_iter().map(|(payment, reason, _)| (payment, reason)).collect();
+    let expected =
+        [("p2", "already_paid"), ("p4", "expired"), ("p5", "expired"), ("p6", "unknown_claim"), ("p7", "mismatch")];
+    assert_eq!(refunds, expected.map(|(payment, reason)| (payment.to_owned(), reason.to_owned())));
+    assert_eq!(bench.status(ann).await.0, OrderStatus::Paid);
+    assert_eq!(bench.status(dan.claim_id).await.0, OrderStatus::Paid);
+    assert_eq!(bench.status(cid.claim_id).await.0, OrderStatus::Expired);
+    assert_eq!(bench.releases().await.len(), 1, "the expired unit goes back once");
+    assert!(!bench.order(bob.claim_id).await.paying);
+    let again = bench.ledger.apply_notices(&batch).await;
+    assert!(matches!(again[0], Ok(NoticeOutcome::Repeat)) && matches!(again[2], Ok(NoticeOutcome::Repeat)));
+    assert_eq!(bench.refunds().await.len(), 5);
+    bench.sound().await;
+}
+
+#[tokio::test]
+async fn a_notice_that_postgres_refuses_spoils_no_other() {
+    let bench = Bench::new(5).await;
+    let messages: Vec<_> = (0..4u32).map(|n| message(&format!("b{n}"), "k", 1, n)).collect();
+    bench.settle(&messages).await;
+    // A text of Postgres holds no NUL.
+    let id = |n: usize| if n == 2 { "p\0".to_owned() } else { format!("p{n}") };
+    let batch: Vec<_> =
+        messages.iter().enumerate().map(|(n, m)| notice(Succeeded, &id(n), m.claim_id, eur(PRICE))).collect();
+    let answers = bench.ledger.apply_notices(&batch).await;
+    for (n, answer) in answers.iter().enumerate() {
+        match n {
+            2 => assert!(matches!(answer, Err(LedgerError::Invalid(_))), "{answer:?}"),
+            _ => assert_eq!(*answer, Ok(NoticeOutcome::Paid), "{n}"),
+        }
+    }
+    assert_eq!(bench.status(messages[2].claim_id).await.0, OrderStatus::Reserved);
+    bench.sound().await;
+}

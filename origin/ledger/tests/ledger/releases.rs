@@ -74,8 +74,11 @@ async fn a_release_is_handed_out_hidden_and_marked() {
     bench.ledger.let_go(&m.claim_id, &m.buyer).await.unwrap();
     let due = bench.ledger.releases_due(10).await.unwrap();
     let [row] = &due[..] else { panic!("{due:?}") };
-    assert_eq!((row.claim_id, row.units, row.mode, row.epoch), (m.claim_id, 2, ReleaseMode::Spent, 1));
-    assert_eq!((&row.hold, &row.buyer, row.buckets, row.attempts), (&m.hold, &m.buyer, 4, 0));
+    assert_eq!(
+        (row.release.claim_id, row.release.units, row.release.mode, row.release.epoch),
+        (m.claim_id, 2, ReleaseMode::Spent, 1)
+    );
+    assert_eq!((&row.release.hold, &row.release.buyer, row.buckets, row.attempts), (&m.hold, &m.buyer, 4, 0));
     assert_eq!(row.trace_id, m.trace_id);
     assert_eq!(bench.ledger.releases_due(10).await.unwrap(), [], "leased");
     // Its worker died: the lease ends.

@@ -8,7 +8,8 @@ pub mod settle;
 pub mod sweep;
 
 use futures_util::FutureExt;
-use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
+use std::{fmt::Display, future::Future, panic::AssertUnwindSafe, time::Duration};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// How long a loop that panicked stays down.
@@ -37,6 +38,60 @@ pub async fn supervise<F: Future<Output = ()>>(name: &'static str, shutdown: Can
         metrics::counter!("flashgate_role_panics_total", "role" => name).increment(1);
         tracing::error!(role = name, "a background loop panicked and is started again");
         pause(RESTART_AFTER, &shutdown).await;
+    }
+}
+
+/// When the next step of a loop is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// There is more to do now.
+    AtOnce,
+    /// After this time, or when nudged.
+    After(Duration),
+}
+
+/// The pace of a loop: rests between its steps, until shutdown. Failures in a row are told once, and the
+/// waits between them double.
+#[derive(Debug)]
+pub struct Pace<'a> {
+    what: &'static str,
+    nudge: Option<&'a Notify>,
+    shutdown: &'a CancellationToken,
+    backoff: Backoff,
+}
+
+impl<'a> Pace<'a> {
+    /// Of the loop `what`, which may be nudged.
+    pub fn new(what: &'static str, nudge: Option<&'a Notify>, shutdown: &'a CancellationToken) -> Self {
+        Self { what, nudge, shutdown, backoff: Backoff::new() }
+    }
+
+    /// Whether there is a next step.
+    pub fn goes_on(&self) -> bool {
+        !self.shutdown.is_cancelled()
+    }
+
+    /// Rests after a step.
+    pub async fn rest<E: Display>(&mut self, step: Result<Next, E>) {
+        let wait = match step {
+            Ok(next) => {
+                self.backoff = Backoff::new();
+                match next {
+                    Next::AtOnce => return,
+                    Next::After(wait) => wait,
+                }
+            }
+            Err(error) => {
+                if self.backoff.is_fresh() {
+                    tracing::warn!(%error, role = self.what, "a background loop fails; it goes on trying");
+                }
+                self.backoff.failed()
+            }
+        };
+        match self.nudge {
+            Some(nudge) => pause_or(wait, nudge.notified(), self.shutdown).await,
+            None => pause(wait, self.shutdown).await,
+        }
     }
 }
 

@@ -1,7 +1,11 @@
 //! The relay: publishes again whatever has stayed in the outbox (design §6), and deletes it once the
 //! broker has confirmed. It composes nothing: an entry carries its own epoch and trace.
 
-use crate::{App, roles::Backoff, sales::Sale};
+use crate::{
+    App,
+    roles::{Next, Pace},
+    sales::Sale,
+};
 use flashgate_queue::Published;
 use flashgate_shared::{BucketIndex, HoldId, limits, sale::SaleState};
 use flashgate_stock::StockError;
@@ -16,32 +20,21 @@ const CLOSED_EVERY_TICKS: u64 = 20;
 /// Ticks until shutdown.
 pub async fn run(app: &App) {
     let period = Duration::from_millis(app.config.relay.period_ms);
-    let mut backoff = Backoff::new();
+    let mut pace = Pace::new("relay", None, &app.shutdown);
     let mut tick: u64 = 0;
-    while !app.shutdown.is_cancelled() {
-        let mut failed = None;
+    while pace.goes_on() {
+        let mut done = Ok(Next::After(period));
         for sale in app.sales.all() {
             if sale.row.state == SaleState::Closed && !tick.is_multiple_of(CLOSED_EVERY_TICKS) {
                 continue;
             }
+            // One sale's trouble does not keep the others waiting.
             if let Err(error) = relay(app, &sale).await {
-                failed = Some(error);
+                done = Err(error);
             }
         }
         tick = tick.wrapping_add(1);
-        let wait = match failed {
-            None => {
-                backoff = Backoff::new();
-                period
-            }
-            Some(error) => {
-                if backoff.is_fresh() {
-                    tracing::warn!(%error, "the relay cannot read the outbox");
-                }
-                backoff.failed()
-            }
-        };
-        super::pause(wait, &app.shutdown).await;
+        pace.rest(done).await;
     }
 }
 

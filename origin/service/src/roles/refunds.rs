@@ -1,7 +1,11 @@
 //! Gives money back: drains `refunds` through the provider, under the row's id. A row that was tried
 //! before is asked about first.
 
-use crate::{App, provider::ProviderError, roles::Backoff};
+use crate::{
+    App,
+    provider::ProviderError,
+    roles::{Next, Pace},
+};
 use flashgate_ledger::{LedgerError, Refund};
 use flashgate_shared::wire::{RefundAnswer, RefundRequest};
 use std::time::Duration;
@@ -12,22 +16,10 @@ const BATCH_ROWS: u32 = 20;
 /// Drains until shutdown, on a timer and when nudged.
 pub async fn run(app: &App) {
     let period = Duration::from_millis(app.config.relay.release_period_ms);
-    let mut backoff = Backoff::new();
-    while !app.shutdown.is_cancelled() {
-        let wait = match drain(app).await {
-            Ok(true) => continue,
-            Ok(false) => {
-                backoff = Backoff::new();
-                period
-            }
-            Err(error) => {
-                if backoff.is_fresh() {
-                    tracing::warn!(%error, "refunds cannot be read");
-                }
-                backoff.failed()
-            }
-        };
-        super::pause_or(wait, app.refunds.notified(), &app.shutdown).await;
+    let mut pace = Pace::new("refunds", Some(&app.refunds), &app.shutdown);
+    while pace.goes_on() {
+        let more = drain(app).await;
+        pace.rest(more.map(|more| if more { Next::AtOnce } else { Next::After(period) })).await;
     }
 }
 

@@ -1,10 +1,13 @@
 //! Gives units back to the gate: drains `gate_releases` (rule R2). A crash anywhere repeats a step
 //! that changes nothing.
 
-use crate::{App, roles::Backoff};
+use crate::{
+    App,
+    roles::{Next, Pace},
+};
 use flashgate_ledger::{LedgerError, ReleaseOutcome, ReleaseRow};
 use flashgate_shared::ids::home_bucket;
-use flashgate_stock::{ReleaseOrder, ReleaseReply};
+use flashgate_stock::ReleaseReply;
 use futures_util::{StreamExt, stream};
 use std::time::Duration;
 
@@ -16,22 +19,10 @@ const UNDER_WAY_MAX: usize = 16;
 /// Drains until shutdown, on a timer and when nudged.
 pub async fn run(app: &App) {
     let period = Duration::from_millis(app.config.relay.release_period_ms);
-    let mut backoff = Backoff::new();
-    while !app.shutdown.is_cancelled() {
-        let wait = match drain(app).await {
-            Ok(true) => continue,
-            Ok(false) => {
-                backoff = Backoff::new();
-                period
-            }
-            Err(error) => {
-                if backoff.is_fresh() {
-                    tracing::warn!(%error, "releases cannot be read");
-                }
-                backoff.failed()
-            }
-        };
-        super::pause_or(wait, app.releases.notified(), &app.shutdown).await;
+    let mut pace = Pace::new("releases", Some(&app.releases), &app.shutdown);
+    while pace.goes_on() {
+        let more = drain(app).await;
+        pace.rest(more.map(|more| if more { Next::AtOnce } else { Next::After(period) })).await;
     }
 }
 
@@ -47,17 +38,8 @@ async fn drain(app: &App) -> Result<bool, LedgerError> {
 }
 
 async fn give_back(app: &App, row: ReleaseRow) -> Result<(), LedgerError> {
-    let order = ReleaseOrder {
-        home_bucket: home_bucket(&row.buyer, row.buckets),
-        sale: row.sale,
-        buyer: row.buyer,
-        claim_id: row.claim_id,
-        hold: row.hold,
-        units: row.units,
-        mode: row.mode,
-        epoch: row.epoch,
-    };
-    let outcome = match app.stock.release(&order).await {
+    let home_bucket = home_bucket(&row.release.buyer, row.buckets);
+    let outcome = match app.stock.release(&row.release, home_bucket).await {
         Ok(ReleaseReply::Returned) => ReleaseOutcome::Returned,
         Ok(ReleaseReply::NoChange) => ReleaseOutcome::NoChange,
         Ok(ReleaseReply::Superseded) => ReleaseOutcome::Superseded,

@@ -2,7 +2,10 @@
 //! against this process's monotonic clock, the sweeper stops and raises an alarm, for a jump forward
 //! would end every reservation at once.
 
-use crate::{App, roles::Backoff};
+use crate::{
+    App,
+    roles::{Next, Pace},
+};
 use flashgate_ledger::LedgerError;
 use flashgate_shared::UnixMs;
 use std::time::{Duration, Instant};
@@ -37,31 +40,19 @@ pub async fn run(app: &App) {
     let period = Duration::from_millis(app.config.sweep.period_ms);
     let start = Instant::now();
     let mut watch = ClockWatch::default();
-    let mut backoff = Backoff::new();
-    while !app.shutdown.is_cancelled() {
-        let wait = match tick(app, start, &mut watch).await {
-            Ok(None) => {
-                backoff = Backoff::new();
-                period
-            }
-            Ok(Some(jump_ms)) => {
-                metrics::counter!("flashgate_clock_jumps_total").increment(1);
-                tracing::error!(
-                    jump_ms,
-                    stopped_s = STOP_AFTER_JUMP.as_secs(),
-                    "ALARM: the ledger's clock jumped; nothing is swept for now"
-                );
-                watch = ClockWatch::default();
-                STOP_AFTER_JUMP
-            }
-            Err(error) => {
-                if backoff.is_fresh() {
-                    tracing::warn!(%error, "the sweep cannot reach the ledger");
-                }
-                backoff.failed()
-            }
-        };
-        super::pause(wait, &app.shutdown).await;
+    let mut pace = Pace::new("sweep", None, &app.shutdown);
+    while pace.goes_on() {
+        let jump = tick(app, start, &mut watch).await;
+        if let Ok(Some(jump_ms)) = jump {
+            metrics::counter!("flashgate_clock_jumps_total").increment(1);
+            tracing::error!(
+                jump_ms,
+                stopped_s = STOP_AFTER_JUMP.as_secs(),
+                "ALARM: the ledger's clock jumped; nothing is swept for now"
+            );
+            watch = ClockWatch::default();
+        }
+        pace.rest(jump.map(|jump| Next::After(if jump.is_some() { STOP_AFTER_JUMP } else { period }))).await;
     }
 }
 

@@ -163,7 +163,7 @@ async fn run(steps: Vec<Step>, prefix: String) -> Result<()> {
                 let epoch = model.epoch + ahead;
                 let order = release(&attempt(&buyer, &key, 1), &hold, receipt.quantity, mode, epoch);
                 let expected = model.release(&buyer, &hold, epoch, mode);
-                assert_eq!(stock.release(&order).await?, expected);
+                assert_eq!(stock.release(&order, 0).await?, expected);
             }
             Step::Load { ahead } => {
                 let epoch = model.epoch + ahead;

@@ -9,12 +9,10 @@ use flashgate_servers::shared;
 use flashgate_shared::{
     ClaimId, HoldId, SaleId,
     ids::home_bucket,
-    order::{ReceiptState, ReleaseMode},
+    order::{ReceiptState, Release, ReleaseMode},
     trace::TraceId,
 };
-use flashgate_stock::{
-    BucketLoad, ClaimAttempt, ClaimReply, LoadReply, ReleaseOrder, ReleaseReply, Stock, StockConfig, StockError,
-};
+use flashgate_stock::{BucketLoad, ClaimAttempt, ClaimReply, LoadReply, ReleaseReply, Stock, StockConfig, StockError};
 use nix::sys::signal::Signal;
 
 const LIMIT: u32 = 3;
@@ -58,8 +56,8 @@ fn held(reply: ClaimReply) -> HoldId {
     }
 }
 
-fn release(a: &ClaimAttempt, hold: &HoldId, units: u32, mode: ReleaseMode, epoch: i64) -> ReleaseOrder {
-    ReleaseOrder {
+fn release(a: &ClaimAttempt, hold: &HoldId, units: u32, mode: ReleaseMode, epoch: i64) -> Release {
+    Release {
         sale: a.sale.clone(),
         buyer: a.buyer.clone(),
         claim_id: a.claim_id,
@@ -67,7 +65,6 @@ fn release(a: &ClaimAttempt, hold: &HoldId, units: u32, mode: ReleaseMode, epoch
         units,
         mode,
         epoch,
-        home_bucket: home_bucket(&a.buyer, 1),
     }
 }
 
@@ -99,18 +96,18 @@ async fn a_unit_comes_back_once_and_only_for_its_hold() -> Result<()> {
     let hold = held(stock.claim(&a, 0).await?);
     let other = HoldId::new(1, 0, "1-1")?;
     let spent = ReleaseMode::Spent;
-    assert_eq!(stock.release(&release(&a, &other, 1, spent, 1)).await?, ReleaseReply::NoChange);
-    assert_eq!(stock.release(&release(&a, &hold, 1, spent, 2)).await?, ReleaseReply::Keep, "a row of a newer epoch");
-    assert_eq!(stock.release(&release(&a, &hold, 1, spent, 0)).await?, ReleaseReply::Superseded);
-    assert_eq!(stock.release(&release(&a, &hold, 1, spent, 1)).await?, ReleaseReply::Returned);
-    assert_eq!(stock.release(&release(&a, &hold, 1, spent, 1)).await?, ReleaseReply::NoChange, "a repeat");
+    assert_eq!(stock.release(&release(&a, &other, 1, spent, 1), 0).await?, ReleaseReply::NoChange);
+    assert_eq!(stock.release(&release(&a, &hold, 1, spent, 2), 0).await?, ReleaseReply::Keep, "a row of a newer epoch");
+    assert_eq!(stock.release(&release(&a, &hold, 1, spent, 0), 0).await?, ReleaseReply::Superseded);
+    assert_eq!(stock.release(&release(&a, &hold, 1, spent, 1), 0).await?, ReleaseReply::Returned);
+    assert_eq!(stock.release(&release(&a, &hold, 1, spent, 1), 0).await?, ReleaseReply::NoChange, "a repeat");
     assert_eq!(stock.stock_map(&sale(), 1).await?.on_offer(), 1);
     assert!(matches!(stock.claim(&a, 0).await?, ClaimReply::Replay(r) if r.state == ReceiptState::Released));
     assert!(matches!(stock.claim(&attempt("b1", "k2", 1), 0).await?, ClaimReply::AlreadyHad(_)));
     let again = ClaimAttempt { second_try: true, ..attempt("b1", "k2", 1) };
     let second = held(stock.claim(&again, 0).await?);
     assert_ne!(second, hold);
-    assert_eq!(stock.release(&release(&a, &hold, 1, spent, 1)).await?, ReleaseReply::NoChange, "a late release");
+    assert_eq!(stock.release(&release(&a, &hold, 1, spent, 1), 0).await?, ReleaseReply::NoChange, "a late release");
     Ok(())
 }
 
@@ -121,7 +118,7 @@ async fn a_void_receipt_lets_another_key_in_but_not_its_own() -> Result<()> {
     let a = attempt("b1", "k1", 2);
     let hold = held(stock.claim(&a, 0).await?);
     // The ledger had one unit fewer than the gate promised: one comes back, one never was.
-    assert_eq!(stock.release(&release(&a, &hold, 1, ReleaseMode::Void, 1)).await?, ReleaseReply::Returned);
+    assert_eq!(stock.release(&release(&a, &hold, 1, ReleaseMode::Void, 1), 0).await?, ReleaseReply::Returned);
     assert_eq!(stock.stock_map(&sale(), 1).await?.on_offer(), 1);
     assert!(matches!(stock.claim(&a, 0).await?, ClaimReply::Replay(r) if r.state == ReceiptState::Void));
     held(stock.claim(&attempt("b1", "k2", 1), 0).await?);

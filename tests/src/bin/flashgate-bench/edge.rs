@@ -4,7 +4,7 @@ use crate::{CONNECTIONS, ROUNDS, claims::sell_out, load, report::Report, world::
 use anyhow::Result;
 
 /// Requests of one round.
-const REQUESTS: u64 = 30_000;
+const REQUESTS: u64 = 60_000;
 /// Requests before the first round.
 const WARM_UP: u64 = 5_000;
 

@@ -7,7 +7,7 @@
 use anyhow::{Context, Result, bail};
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -16,7 +16,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
 };
 
 /// Longest head of an answer, in bytes.
@@ -56,15 +56,17 @@ pub async fn run(
 ) -> Result<Outcome> {
     let (make, next) = (Arc::new(make), Arc::new(AtomicU64::new(0)));
     let mut streams = Vec::new();
-    for _ in 0..connections {
-        let stream = TcpStream::connect(target).await.with_context(|| format!("connect to {target}"))?;
-        stream.set_nodelay(true)?;
-        streams.push(stream);
+    for client in 0..connections {
+        streams.push(connect(client, target).await?);
     }
     let started = Instant::now();
     let workers: Vec<_> = streams
         .into_iter()
-        .map(|stream| tokio::spawn(worker(stream, target, count, Arc::clone(&make), Arc::clone(&next))))
+        .enumerate()
+        .map(|(client, stream)| {
+            let (make, next) = (Arc::clone(&make), Arc::clone(&next));
+            tokio::spawn(worker(stream, client, target, count, make, next))
+        })
         .collect();
     let mut statuses = Statuses::new();
     let all = async {
@@ -79,8 +81,21 @@ pub async fn run(
     Ok(Outcome { per_s: count as f64 / started.elapsed().as_secs_f64(), statuses })
 }
 
+/// A connection of this client. Each has an address of its own, as in a crowd: the edge gives every
+/// address to one of its instances, and all of them shall work.
+async fn connect(client: usize, target: SocketAddr) -> Result<TcpStream> {
+    let failed = || format!("connect to {target}");
+    let [high, low] = u16::try_from(client + 1)?.to_be_bytes();
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((Ipv4Addr::new(127, 1, high, low), 0).into())?;
+    let stream = socket.connect(target).await.with_context(failed)?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
 async fn worker<F: Fn(u64, &mut Vec<u8>)>(
     mut stream: TcpStream,
+    client: usize,
     target: SocketAddr,
     count: u64,
     make: Arc<F>,
@@ -100,8 +115,7 @@ async fn worker<F: Fn(u64, &mut Vec<u8>)>(
         let first = || String::from_utf8_lossy(&buffer[..bytes]).into_owned();
         statuses.entry(status).or_insert_with(|| (0, first())).0 += 1;
         if close {
-            stream = TcpStream::connect(target).await?;
-            stream.set_nodelay(true)?;
+            stream = connect(client, target).await?;
         }
     }
 }

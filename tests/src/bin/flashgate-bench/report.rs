@@ -70,8 +70,8 @@ impl Report {
         Ok(())
     }
 
-    /// Prints the table and writes the file.
-    pub fn finish(mut self, took: Duration) -> Result<()> {
+    /// Prints the table.
+    pub fn print(&mut self, took: Duration) {
         self.setting.seconds = took.as_secs_f64();
         let Setting { rounds, connections, cores, seconds } = self.setting;
         println!(
@@ -89,10 +89,15 @@ impl Report {
             let Figure { median, min, max, .. } = ratio;
             println!("  {name:<52} {median:>12.2}   ({min:.2} to {max:.2}){}", aim.unwrap_or_default());
         }
+        println!("\n{seconds:.0} s");
+    }
+
+    /// Writes the file.
+    pub fn write(&self) -> Result<()> {
         let path = bin_dir()?.parent().context("not under target/")?.join("bench/report.json");
         std::fs::create_dir_all(path.parent().context("no directory")?)?;
-        std::fs::write(&path, format!("{}\n", serde_json::to_string_pretty(&self)?))?;
-        println!("\n{seconds:.0} s; written to {}", path.display());
+        std::fs::write(&path, format!("{}\n", serde_json::to_string_pretty(self)?))?;
+        println!("written to {}", path.display());
         Ok(())
     }
 }

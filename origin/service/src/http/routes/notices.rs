@@ -47,7 +47,7 @@ pub async fn handler(
     let body = extract::bytes(body, limits::ADMIN_BODY_BYTES).await?;
     app.secrets.webhook.verify(&body, &headers).map_err(|_| NoticeError::Signature)?;
     let notice: PaymentNotice = serde_json::from_slice(&body).map_err(|e| NoticeError::Malformed(e.to_string()))?;
-    let outcome = app.ledger.apply_notice(&notice).await.map_err(|error| {
+    let outcome = app.notices.apply(notice.clone()).await.map_err(|error| {
         tracing::error!(%error, %trace, payment = %notice.payment_id, claim = %notice.claim_id, "a notice was not recorded");
         NoticeError::Ledger(error)
     })?;
