@@ -4,7 +4,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 # The Wasm components are built apart; everything native shares one profile and one target directory.
-NATIVE := --workspace --exclude flashgate-spin --exclude flashgate-empty --exclude flashgate-misbehave --exclude flashgate-gatebench
+NATIVE := --workspace --exclude flashgate-spin --exclude flashgate-cloudflare --exclude flashgate-empty --exclude flashgate-misbehave --exclude flashgate-gatebench
 export SQLX_OFFLINE := true
 # A build from nothing is faster without what a later change would reuse.
 ifdef CI
@@ -16,7 +16,7 @@ define step
 	@printf '\n== %s\n' '$(1)'; from=$$SECONDS; $(2) && printf '== %s: %d s\n' '$(1)' $$((SECONDS - from))
 endef
 
-.PHONY: help setup wasm build demo test check test-suites bench sqlx fmt clean
+.PHONY: help setup wasm worker build demo test check test-suites bench sqlx fmt clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ setup: ## Install what is missing: servers, Wasm targets (idempotent)
 
 wasm: ## Build the Wasm components
 	$(call step,wasm components,ops/bin/wasm.sh)
+
+worker: ## Build the Cloudflare Worker into target/worker/ (installs its tools)
+	$(call step,worker,ops/bin/worker.sh)
 
 build: setup wasm ## Build everything: components and binaries
 	$(call step,binaries,cargo build $(NATIVE) --bins)
@@ -42,7 +45,7 @@ check: ## Format, clippy without warnings, licences and bans, prepared queries
 	$(call step,wasm clippy,ops/bin/wasm.sh clippy)
 	$(call step,clippy,cargo clippy $(NATIVE) --all-targets --quiet -- -D warnings)
 
-test-suites: build ## The tests alone
+test-suites: build worker ## The tests alone
 	$(call step,tests,cargo test $(NATIVE) --no-fail-fast)
 	$(call step,prepared queries,ops/bin/sqlx-prepare.sh --check)
 

@@ -3,6 +3,7 @@
 #
 #   setup.sh            servers and Wasm targets: all that `make demo` and the tests need
 #   setup.sh check      also the tools of `make check` (cargo-deny)
+#   setup.sh worker     only what builds the Cloudflare Worker and runs it here: Wasm targets, wasm-bindgen, npm packages
 #
 # Tools are kept in ${FLASHGATE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/flashgate}, outside the checkout.
 # FLASHGATE_WASM=rustup|debian forces one of the two ways to get the Wasm targets.
@@ -126,9 +127,44 @@ check_tools() {
     say "cargo-deny $CARGO_DENY_VERSION"
 }
 
+# What builds the Cloudflare Worker and runs it here. wasm-bindgen has to be of the library's own version.
+worker_tools() {
+    local version lock installed root=$CACHE/worker
+    version=$(awk '/^name = "wasm-bindgen"$/ { getline; gsub(/[^0-9.]/, ""); print; exit }' Cargo.lock)
+    [[ -n $version ]] || fail "Cargo.lock names no wasm-bindgen"
+    mkdir -p "$root"
+    if ! "$root/bin/wasm-bindgen" --version 2>/dev/null | grep -qxF "wasm-bindgen $version"; then
+        echo "  wasm-bindgen $version is being compiled: this takes some minutes, once"
+        # Its lock file names a withdrawn package: without --locked it builds.
+        cargo install --quiet --root "$root" "wasm-bindgen-cli@$version"
+    fi
+    say "wasm-bindgen $version"
+    lock=edge/cloudflare/package-lock.json
+    installed=$root/node_modules/.package-lock.json
+    if [[ ! -e $installed ]] || ! cmp -s "$lock" "$root/package-lock.json"; then
+        command -v npm >/dev/null || fail "npm is missing: install Node.js (Debian: apt-get install nodejs npm), then run this again"
+        # The lock file is copied last: an installation that broke off begins anew.
+        rm -rf "$root/node_modules" "$root/package-lock.json"
+        mkdir -p "$root/npm"
+        cp edge/cloudflare/package.json "$lock" "$root/npm/"
+        # No package may run scripts: the programs come ready-made in packages of their own.
+        npm ci --prefix "$root/npm" --omit=dev --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null ||
+            fail "npm could not install the packages of edge/cloudflare/package-lock.json"
+        mv "$root/npm/node_modules" "$root/node_modules"
+        cp "$lock" "$root/package-lock.json"
+        rm -rf "$root/npm"
+    fi
+    say "esbuild, workerd"
+}
+
 command -v cargo >/dev/null || fail "cargo is missing: install Rust by https://rustup.rs, then run this again"
 command -v cc >/dev/null || fail "a C compiler is missing (Debian: apt-get install gcc libc6-dev)"
 echo "setup:"
+if [[ ${1:-} == worker ]]; then
+    wasm_targets
+    worker_tools
+    exit
+fi
 servers
 wasm_targets
 [[ ${1:-} != check ]] || check_tools

@@ -23,6 +23,7 @@ if [[ ${1:-build} == clippy ]]; then
         echo "wasm clippy: not run, Debian's compiler comes without clippy"
         exit 0
     fi
+    cargo clippy --quiet --release --target wasm32-unknown-unknown --target-dir "$dir" --package flashgate-cloudflare -- -D warnings
     exec cargo clippy --quiet --release --target wasm32-wasip2 --target-dir "$dir" "${crates[@]/#/--package=}" -- -D warnings
 fi
 "${cargo[@]}" build --release --target wasm32-wasip2 --target-dir "$dir" "${crates[@]/#/--package=}"

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 pub struct Buyer {
     edge: String,
     sale: SaleId,
+    address: IpAddr,
     http: reqwest::Client,
     /// The entry token, once entered.
     pub token: Option<String>,
@@ -81,7 +82,7 @@ impl Answer {
 impl Buyer {
     pub(crate) fn new(edge: &str, sale: &SaleId, address: IpAddr) -> Self {
         let http = reqwest::Client::builder().no_proxy().local_address(address).timeout(Duration::from_secs(20));
-        Self { edge: edge.to_owned(), sale: sale.clone(), http: http.build().expect("a client"), token: None }
+        Self { edge: edge.to_owned(), sale: sale.clone(), address, http: http.build().expect("a client"), token: None }
     }
 
     /// One request to the edge; `path` starts with `/`.
@@ -93,6 +94,8 @@ impl Buyer {
         body: Option<Vec<u8>>,
     ) -> Result<Answer> {
         let mut request = self.http.request(method, format!("{}{path}", self.edge));
+        // The address of the connection; under workerd nobody else tells it. Other edges do not look.
+        request = request.header("cf-connecting-ip", self.address.to_string());
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }

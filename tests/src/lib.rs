@@ -11,12 +11,14 @@ pub mod faults;
 mod origin;
 mod shop;
 mod tokens;
+mod workerd;
 
 pub use auditor::Books;
 pub use buyer::{Answer, Buyer, Claimed};
 pub use origin::Direct;
 pub use shop::{Shop, shop};
 pub use tokens::{entry_claims, sign, signed_by};
+pub use workerd::{Workerd, WorkerdConfig};
 
 use std::time::Duration;
 

@@ -120,9 +120,14 @@ impl Shop {
 
     /// A buyer with an address of his own, at the first edge.
     pub fn buyer(&self, sale: &SaleId) -> Buyer {
+        self.buyer_at(self.stack.edge_url(0), sale)
+    }
+
+    /// A buyer with an address of his own, at whatever edge has this address.
+    pub fn buyer_at(&self, edge_url: &str, sale: &SaleId) -> Buyer {
         let n = NEXT_ADDRESS.fetch_add(1, Ordering::Relaxed);
         let [_, b, c, d] = n.to_be_bytes();
-        Buyer::new(self.stack.edge_url(0), sale, [127, b.wrapping_add(1), c, d].into())
+        Buyer::new(edge_url, sale, [127, b.wrapping_add(1), c, d].into())
     }
 
     /// A caller that stands behind the gate, with the edge's key.
@@ -170,7 +175,7 @@ pub(crate) fn wall_clock_ms() -> i64 {
 }
 
 /// `target/`, from the place of the test's own executable (`target/debug/deps/…`).
-fn target_dir() -> Result<PathBuf> {
+pub(crate) fn target_dir() -> Result<PathBuf> {
     let me = std::env::current_exe()?;
     let deps = me.parent().context("no directory")?;
     let dir = if deps.ends_with("deps") { deps.parent() } else { Some(deps) };

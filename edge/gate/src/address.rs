@@ -9,7 +9,7 @@ use crate::limits::{ADDRESS_SLOTS, ADDRESS_WAYS};
 use flashgate_shared::{UnixMs, sale::BucketLimit};
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 /// What a request is counted as.
@@ -39,6 +39,14 @@ impl From<IpAddr> for AddressKey {
             IpAddr::V4(v4) => Self::V4(v4.to_bits()),
             IpAddr::V6(v6) => Self::V6((v6.to_bits() >> 64) as u64),
         }
+    }
+}
+
+/// What a shield in front of the gate counts a client by: the same part of its address, in words.
+pub fn shield_key(client: IpAddr) -> String {
+    match AddressKey::from(client) {
+        AddressKey::V4(bits) => Ipv4Addr::from_bits(bits).to_string(),
+        AddressKey::V6(network) => format!("{}/64", Ipv6Addr::from_bits(u128::from(network) << 64)),
     }
 }
 
@@ -119,6 +127,14 @@ fn spend(tat_us: &mut u64, limit: BucketLimit, now_us: u64) -> Result<(), u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shield_counts_subscribers() {
+        let key = |address: &str| shield_key(address.parse().unwrap());
+        assert_eq!(key("192.0.2.7"), "192.0.2.7");
+        assert_eq!(key("::ffff:192.0.2.7"), "192.0.2.7");
+        assert_eq!(key("2001:db8:1:2:3::4"), "2001:db8:1:2::/64");
+    }
     use proptest::prelude::*;
 
     const LIMIT: BucketLimit = BucketLimit { rate_per_s: 10.0, burst: 3.0 };

@@ -38,6 +38,15 @@ pub struct GateConfig {
     pub edge_key: String,
 }
 
+impl GateConfig {
+    /// The credential as a header. A key that cannot be one admits nobody.
+    pub(crate) fn edge_key_header(self) -> HeaderValue {
+        let mut key = HeaderValue::try_from(self.edge_key).unwrap_or(HeaderValue::from_static(""));
+        key.set_sensitive(true);
+        key
+    }
+}
+
 /// The decision of an edge instance, with all that it remembers. Single-threaded; requests of one
 /// instance take turns at their awaits, and no borrow is held across one.
 pub struct Gate {
@@ -86,7 +95,7 @@ impl<H: Host> Request<'_, H> {
 }
 
 /// An answer on its way out.
-type Answer<H> = Response<Body<<H as Host>::Stream>>;
+pub type Answer<H> = Response<Body<<H as Host>::Stream>>;
 
 /// What is forwarded, and how.
 struct Onward {
@@ -96,12 +105,10 @@ struct Onward {
 }
 
 impl Gate {
-    /// A gate that knows nothing yet. A key that cannot be a header admits nobody.
+    /// A gate that knows nothing yet.
     pub fn new(config: GateConfig) -> Self {
-        let mut edge_key = HeaderValue::try_from(config.edge_key).unwrap_or(HeaderValue::from_static(""));
-        edge_key.set_sensitive(true);
         Self {
-            edge_key,
+            edge_key: config.edge_key_header(),
             state: RefCell::new(State { clock: AuthorityClock::default(), sales: Sales::default(), addresses: None }),
             waiting: Cell::new(0),
         }
@@ -141,6 +148,20 @@ impl Gate {
             *answer.body_mut() = Body::Bytes(Bytes::new());
         }
         answer
+    }
+
+    /// A refusal that the runtime has decided: it could not read the request, or its own shield in front
+    /// of the gate said no.
+    pub fn refuse<H: Host, B>(&self, host: &H, request: &http::Request<B>, kind: ProblemKind) -> Answer<H> {
+        let route = route::route(request.method(), request.uri().path()).ok();
+        let asker = Asker {
+            trace: trace_of(host, request.headers()),
+            html: refuse::prefers_html(request.headers()),
+            sale: route.as_ref().and_then(sale_of),
+            claim: matches!(route, Some(Route::Claim(_))),
+        };
+        let wait_ms = limits::SHIELD_RETRY_MS + host.random_u64() % limits::SHIELD_RETRY_MS;
+        refuse::answer(&Refusal::new(kind).retry_after_ms(wait_ms), &asker).map(Body::Bytes)
     }
 
     async fn dispatch<H: Host, B: RequestBody>(
@@ -325,7 +346,7 @@ impl Gate {
 }
 
 /// The trace id of the request, or a new one.
-fn trace_of<H: Host>(host: &H, headers: &HeaderMap) -> TraceId {
+pub(crate) fn trace_of<H: Host>(host: &H, headers: &HeaderMap) -> TraceId {
     headers
         .get(TRACEPARENT_HEADER)
         .and_then(|v| v.to_str().ok())

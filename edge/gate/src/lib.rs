@@ -23,7 +23,10 @@ mod refuse;
 mod route;
 mod sales;
 mod steps;
+mod sublease;
 mod view;
 
-pub use gate::{Gate, GateConfig};
+pub use address::shield_key;
+pub use gate::{Answer, Gate, GateConfig};
 pub use host::{Body, BodyError, Host, OriginError, RequestBody, Terms};
+pub use sublease::{Sublessor, lease_question};

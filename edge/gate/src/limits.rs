@@ -43,6 +43,21 @@ pub const BACKOFF_MAX_MS: i64 = 2_000;
 pub const RETRY_MIN_MS: i64 = 10;
 /// See [`RETRY_MIN_MS`].
 pub const RETRY_MAX_MS: i64 = 5_000;
+/// How long a desk for sub-leases waits for more questions before it asks the authority, in milliseconds.
+pub const GATHER_MS: i64 = 5;
+/// Deadline of such a desk's question to the authority, in milliseconds: those who ask the desk give up
+/// after [`LEASE_DEADLINE_MS`], and are to hear of the failure before.
+pub const ROUND_DEADLINE_MS: u64 = 700;
+/// After this much more the question is taken for dead (its request was cancelled), in milliseconds.
+pub const FLIGHT_SLACK_MS: i64 = 100;
+/// How long a question waits at the desk, in milliseconds.
+pub const SUBLEASE_WAIT_MS: i64 = 900;
+/// Questions that one round takes.
+pub const QUESTIONS_MAX: u32 = 4_096;
+/// Time that the desk takes for each question, in milliseconds: a thousand a second.
+pub const QUESTION_EACH_MS: i64 = 1;
+/// Rounds whose answers are kept for those who have not looked yet.
+pub const ROUNDS_KEPT: usize = 8;
 /// Spare permits asked for beyond the demand that was seen.
 pub const WANT_SPARE_MAX: u32 = 4;
 /// How fast two clocks are assumed to drift apart: one millisecond in this many.
@@ -60,6 +75,8 @@ pub const TRY_AGAIN_MAX_MS: u64 = 2_000;
 pub const TRY_AGAIN_EACH_MS: u64 = 10;
 /// Wait after "sold out" before jitter, in milliseconds: units may come back.
 pub const SOLD_OUT_RETRY_MS: u64 = 10_000;
+/// Wait after the runtime's own shield refused, before jitter, in milliseconds.
+pub const SHIELD_RETRY_MS: u64 = 5_000;
 /// Wait while paused or out of reach, before jitter, in milliseconds.
 pub const PAUSED_RETRY_MS: u64 = 2_000;
 /// Longest wait that is asked for before an opening, in milliseconds: times may be changed.
@@ -68,3 +85,5 @@ pub const OPENING_RETRY_MAX_MS: u64 = 60_000;
 pub const OPENING_SPREAD_MS: u64 = 1_000;
 
 const _: () = assert!(ADDRESS_SLOTS.is_power_of_two() && ADDRESS_SLOTS.is_multiple_of(ADDRESS_WAYS));
+const _: () = assert!(ROUND_DEADLINE_MS + (FLIGHT_SLACK_MS as u64) < SUBLEASE_WAIT_MS as u64);
+const _: () = assert!((SUBLEASE_WAIT_MS as u64) < LEASE_DEADLINE_MS);

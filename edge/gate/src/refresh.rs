@@ -27,6 +27,9 @@ use std::{
     rc::Rc,
 };
 
+/// Where the authority is asked for leases.
+pub(crate) const LEASES_TARGET: &str = "/v1/edge/leases";
+
 pub(crate) type SaleRef = Rc<RefCell<Sale>>;
 
 /// The instance's budget of questions about sales that it does not know.
@@ -178,7 +181,7 @@ impl Gate {
         let terms =
             Terms { deadline_ms: limits::LEASE_DEADLINE_MS, max_bytes: limits::LEASE_ANSWER_BYTES, stream: false };
         let body = Bytes::from(serde_json::to_vec(&ask).unwrap_or_default());
-        let answer = self.ask(rq, Method::POST, "/v1/edge/leases", body, terms).await;
+        let answer = self.ask(rq, Method::POST, LEASES_TARGET, body, terms).await;
         let received_ms = rq.tick();
         let mut sale = sale.borrow_mut();
         match answer {

@@ -1,0 +1,92 @@
+// The Worker's entry: hands requests to the gate's WebAssembly, and outlives its death.
+//
+// Rust panics abort here: the instance's memory is then of no more use, for any request that was under
+// way in it. So all of them are answered with 503, the instance is replaced by a new one, which knows
+// nothing, as after a start, and the isolate goes on with the next request. No decision is taken here.
+
+import { DurableObject } from "cloudflare:workers";
+import * as gate from "./gate.mjs";
+
+// Which instance this is; the next one after each death.
+let generation = 0;
+
+// Ends a request that is under way, one function for each.
+const underWay = new Set();
+
+function died(error) {
+  console.error("flashgate: the gate's instance died", error?.stack ?? error);
+  generation += 1;
+  // At once: what still calls the dead one must meet an error and not the new one's memory.
+  gate.__wbg_reset_state();
+  for (const end of [...underWay]) end();
+}
+
+function isDeath(error) {
+  return error instanceof WebAssembly.RuntimeError;
+}
+
+// The gate's futures are polled in microtasks: what one of them throws comes here, to nobody's call.
+addEventListener("error", (event) => {
+  if (isDeath(event.error)) died(event.error);
+});
+addEventListener("unhandledrejection", (event) => {
+  if (isDeath(event.reason)) died(event.reason);
+});
+
+// What the work answers, or what `interrupted` makes when its instance dies first.
+async function guarded(work, interrupted) {
+  let end;
+  const dead = new Promise((resolve) => {
+    end = () => resolve(undefined);
+  });
+  underWay.add(end);
+  try {
+    // The answer is made in this request's own context, whoever's death it was.
+    return (await Promise.race([work(), dead])) ?? interrupted();
+  } catch (error) {
+    if (isDeath(error)) died(error);
+    else console.error("flashgate:", error?.stack ?? error);
+    return interrupted();
+  } finally {
+    underWay.delete(end);
+  }
+}
+
+// The same words as the self-hosted edge's for the same event.
+function interrupted() {
+  const problem = {
+    type: "about:blank",
+    title: "Interrupted",
+    status: 503,
+    detail: "Whether the request was carried out is unknown. Repeat it as it is.",
+  };
+  const headers = {
+    "content-type": "application/problem+json",
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "retry-after": "1",
+  };
+  return new Response(JSON.stringify(problem), { status: 503, headers });
+}
+
+export default {
+  fetch(request, env, ctx) {
+    return guarded(() => gate.fetch(request, env, ctx), interrupted);
+  },
+};
+
+// The Durable Object. It dies with the instance too: a new one is made with the next question.
+export class LeaseDesk extends DurableObject {
+  #desk;
+  #generation;
+
+  fetch(request) {
+    return guarded(() => {
+      if (this.#generation !== generation) {
+        this.#desk = new gate.LeaseDesk(this.ctx, this.env);
+        this.#generation = generation;
+      }
+      return this.#desk.fetch(request);
+    }, interrupted);
+  }
+}

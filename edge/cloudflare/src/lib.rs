@@ -1,0 +1,169 @@
+//! The edge gate for Cloudflare Workers: translation only, every decision is in `flashgate-gate`.
+//!
+//! An isolate serves many requests at once and may end at any moment: what the gate remembers is a
+//! cache. Leases are asked of a Durable Object, one per sale and location ([`LeaseDesk`]), which asks
+//! the origin for all isolates near it. The client's address is the one that Cloudflare vouches for.
+//! What a panic does is in `entry.mjs`.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
+
+mod lessor;
+mod translate;
+
+use bytes::Bytes;
+use flashgate_gate::{Body, Gate, GateConfig, Host, OriginError, Terms};
+use flashgate_shared::{UnixMs, problem::ProblemKind};
+use futures_util::future::{Either, select};
+use http::HeaderMap;
+use std::{
+    cell::{Cell, OnceCell},
+    hash::{DefaultHasher, Hash, Hasher},
+    net::{IpAddr, Ipv4Addr},
+    pin::pin,
+    rc::Rc,
+    time::Duration,
+};
+use worker::{
+    AbortController, Context, Delay, Env, Fetch, Request, Response, Stub, event, js_sys, web_sys::ReadableStream,
+};
+
+pub use lessor::LeaseDesk;
+
+/// The header in which Cloudflare tells the client's address; it overwrites what a client sends.
+const CLIENT_ADDRESS: &str = "cf-connecting-ip";
+/// Bindings, as `wrangler.toml` names them.
+const ORIGIN_URL: &str = "ORIGIN_URL";
+const EDGE_KEY: &str = "EDGE_KEY";
+const LEASES: &str = "LEASES";
+const SHIELD: &str = "SHIELD";
+
+/// What lives as long as the isolate (or, without the gate, the Durable Object).
+struct Instance {
+    gate: Gate,
+    /// Scheme and authority of the origin, without a slash at the end.
+    origin: String,
+    /// The data centre: an isolate never leaves it.
+    colo: String,
+    seed: [u64; 2],
+    drawn: Cell<u64>,
+}
+
+thread_local! {
+    static INSTANCE: OnceCell<Rc<Instance>> = const { OnceCell::new() };
+}
+
+impl Instance {
+    fn new(env: &Env, colo: String) -> Self {
+        Self {
+            gate: Gate::new(gate_config(env)),
+            origin: env.var(ORIGIN_URL).map(|v| v.to_string()).unwrap_or_default().trim_end_matches('/').to_owned(),
+            colo,
+            // Randomness that fails fails everything (tokens, ids): the isolate had better not serve.
+            seed: [getrandom::u64().unwrap_or_default(), getrandom::u64().unwrap_or_default()],
+            drawn: Cell::new(0),
+        }
+    }
+}
+
+fn gate_config(env: &Env) -> GateConfig {
+    GateConfig { edge_key: env.secret(EDGE_KEY).map(|v| v.to_string()).unwrap_or_default() }
+}
+
+/// The ports of the gate on this runtime, for one request: no I/O object of another one is in it.
+struct Runtime {
+    instance: Rc<Instance>,
+    env: Env,
+    /// Whether leases are asked of the sale's Durable Object, and not of the origin itself.
+    sub_leases: bool,
+}
+
+impl Host for Runtime {
+    type Stream = ReadableStream;
+
+    fn now_ms(&self) -> UnixMs {
+        // Whole milliseconds, far below 2^53.
+        js_sys::Date::now() as UnixMs
+    }
+
+    fn random_u64(&self) -> u64 {
+        // A keyed hash (SipHash) of a counter: the numbers that clients see tell nothing of others.
+        let n = self.instance.drawn.get().wrapping_add(1);
+        self.instance.drawn.set(n);
+        let mut hasher = DefaultHasher::new();
+        (self.instance.seed, n).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    async fn origin(
+        &self,
+        request: http::Request<Bytes>,
+        terms: Terms,
+    ) -> Result<http::Response<Body<ReadableStream>>, OriginError> {
+        let desk = self.desk(&request);
+        let outgoing = translate::outgoing(&self.instance.origin, request).ok_or(OriginError::Unreachable)?;
+        let abort = AbortController::default();
+        let signal = abort.signal();
+        let work = async {
+            let answer = match desk {
+                Some(desk) => desk.fetch_with_request(outgoing).await,
+                None => Fetch::Request(outgoing).send_with_signal(&signal).await,
+            };
+            // The runtime does not say whether a failed request was sent.
+            translate::incoming(answer.map_err(|_| OriginError::NoAnswer)?, terms).await
+        };
+        match select(pin!(work), pin!(self.pause(terms.deadline_ms))).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => {
+                abort.abort();
+                Err(OriginError::NoAnswer)
+            }
+        }
+    }
+
+    async fn pause(&self, ms: u64) {
+        Delay::from(Duration::from_millis(ms)).await;
+    }
+}
+
+impl Runtime {
+    /// The Durable Object to which this request goes, if it is a question for a lease. Without the
+    /// binding the isolate asks the origin itself.
+    fn desk(&self, request: &http::Request<Bytes>) -> Option<Stub> {
+        let sale = flashgate_gate::lease_question(request).filter(|_| self.sub_leases)?;
+        let desks = self.env.durable_object(LEASES).ok()?;
+        desks.id_from_name(&format!("{sale}@{}", self.instance.colo)).ok()?.get_stub().ok()
+    }
+
+    /// Whether the coarse shield lets this client through: counted per location by Cloudflare itself,
+    /// far above the gate's own limits. It is optional: without the binding, or when it fails, it does.
+    async fn shield_lets_through(&self, client: IpAddr) -> bool {
+        let Ok(shield) = self.env.rate_limiter(SHIELD) else {
+            return true;
+        };
+        shield.limit(flashgate_gate::shield_key(client)).await.map_or(true, |outcome| outcome.success)
+    }
+}
+
+/// The address that Cloudflare vouches for. Without one all clients share a bucket.
+fn client_address(headers: &HeaderMap) -> IpAddr {
+    headers
+        .get(CLIENT_ADDRESS)
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+}
+
+#[event(fetch)]
+async fn fetch(message: Request, env: Env, _ctx: Context) -> worker::Result<Response> {
+    let instance =
+        INSTANCE.with(|cell| cell.get_or_init(|| Rc::new(Instance::new(&env, translate::colo(&message)))).clone());
+    let runtime = Runtime { instance, env, sub_leases: true };
+    let gate = &runtime.instance.gate;
+    let Some(request) = translate::request(message) else {
+        return translate::response(gate.refuse(&runtime, &http::Request::new(()), ProblemKind::BadRequest));
+    };
+    let client = client_address(request.headers());
+    if !runtime.shield_lets_through(client).await {
+        return translate::response(gate.refuse(&runtime, &request, ProblemKind::SlowDown));
+    }
+    translate::response(gate.handle(&runtime, client, request).await)
+}
