@@ -399,7 +399,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { ..ProptestConfig::default() })]
         /// Instances with clocks of their own, an authority that grants what it likes, delays on every
         /// way: never more permits than were granted, none after its parent's death by the authority's
         /// clock, one question at a time and never faster than the authority's pace, no answer older
@@ -412,7 +412,7 @@ mod tests {
             retries in prop::collection::vec(10i64..250, 64),
             arrivals in prop::collection::vec(0usize..4, 64),
         ) {
-            const END_MS: i64 = 1_003_000;
+            const END_MS: i64 = 1_005_000;
             let (mut pool, mut now, mut n) = (Pool::default(), 1_000_000i64, 0usize);
             let delay = |n: &mut usize| { *n += 1; delays[*n % delays.len()] };
             let desk_skew = -777;
@@ -494,7 +494,8 @@ mod tests {
                 }
                 now += 1;
             }
-            prop_assert!(last_asked.is_some_and(|at| at > END_MS - 1_000), "somebody still asks");
+            // An instance that heard nothing comes again after two seconds at the latest.
+            prop_assert!(last_asked.is_some_and(|at| at > END_MS - 3_000), "somebody still asks");
         }
     }
 }
