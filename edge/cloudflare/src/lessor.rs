@@ -5,7 +5,7 @@
 //! stores nothing: evicted or moved, it asks the origin again.
 #![expect(missing_docs, reason = "the macro's own functions have none")]
 
-use crate::{Instance, Runtime, gate_config, translate};
+use crate::{Place, Runtime, gate_config, translate};
 use flashgate_gate::{BodyError, RequestBody, Sublessor};
 use flashgate_shared::limits::BUYER_BODY_BYTES;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use worker::{DurableObject, Env, Request, Response, State, durable_object, wasm_
 #[durable_object(fetch)]
 pub struct LeaseDesk {
     sublessor: Sublessor,
-    instance: Rc<Instance>,
+    place: Rc<Place>,
     env: Env,
 }
 
@@ -23,7 +23,8 @@ impl DurableObject for LeaseDesk {
     fn new(_state: State, env: Env) -> Self {
         Self {
             sublessor: Sublessor::new(gate_config(&env)),
-            instance: Rc::new(Instance::new(&env, String::new())),
+            // It asks no other desk, so it needs no data centre.
+            place: Rc::new(Place::new(&env, String::new())),
             env,
         }
     }
@@ -37,7 +38,7 @@ impl DurableObject for LeaseDesk {
         let Ok::<_, BodyError>(body) = body.read(BUYER_BODY_BYTES).await else {
             return bad();
         };
-        let runtime = Runtime { instance: self.instance.clone(), env: self.env.clone(), sub_leases: false };
+        let runtime = Runtime { place: self.place.clone(), env: self.env.clone(), sub_leases: false };
         let answer = self.sublessor.handle(&runtime, http::Request::from_parts(parts, body)).await;
         translate::response(answer.map(flashgate_gate::Body::Bytes))
     }

@@ -36,9 +36,14 @@ const EDGE_KEY: &str = "EDGE_KEY";
 const LEASES: &str = "LEASES";
 const SHIELD: &str = "SHIELD";
 
-/// What lives as long as the isolate (or, without the gate, the Durable Object).
+/// What lives as long as the isolate.
 struct Instance {
     gate: Gate,
+    place: Rc<Place>,
+}
+
+/// What does not change while an isolate, or a Durable Object, lives.
+struct Place {
     /// Scheme and authority of the origin, without a slash at the end.
     origin: String,
     /// The data centre: an isolate never leaves it.
@@ -51,13 +56,12 @@ thread_local! {
     static INSTANCE: OnceCell<Rc<Instance>> = const { OnceCell::new() };
 }
 
-impl Instance {
+impl Place {
     fn new(env: &Env, colo: String) -> Self {
         Self {
-            gate: Gate::new(gate_config(env)),
             origin: env.var(ORIGIN_URL).map(|v| v.to_string()).unwrap_or_default().trim_end_matches('/').to_owned(),
             colo,
-            // Randomness that fails fails everything (tokens, ids): the isolate had better not serve.
+            // It does not fail within a request. If it did, jitter and trace ids could be guessed.
             seed: [getrandom::u64().unwrap_or_default(), getrandom::u64().unwrap_or_default()],
             drawn: Cell::new(0),
         }
@@ -70,7 +74,7 @@ fn gate_config(env: &Env) -> GateConfig {
 
 /// The ports of the gate on this runtime, for one request: no I/O object of another one is in it.
 struct Runtime {
-    instance: Rc<Instance>,
+    place: Rc<Place>,
     env: Env,
     /// Whether leases are asked of the sale's Durable Object, and not of the origin itself.
     sub_leases: bool,
@@ -86,10 +90,10 @@ impl Host for Runtime {
 
     fn random_u64(&self) -> u64 {
         // A keyed hash (SipHash) of a counter: the numbers that clients see tell nothing of others.
-        let n = self.instance.drawn.get().wrapping_add(1);
-        self.instance.drawn.set(n);
+        let n = self.place.drawn.get().wrapping_add(1);
+        self.place.drawn.set(n);
         let mut hasher = DefaultHasher::new();
-        (self.instance.seed, n).hash(&mut hasher);
+        (self.place.seed, n).hash(&mut hasher);
         hasher.finish()
     }
 
@@ -99,7 +103,7 @@ impl Host for Runtime {
         terms: Terms,
     ) -> Result<http::Response<Body<ReadableStream>>, OriginError> {
         let desk = self.desk(&request);
-        let outgoing = translate::outgoing(&self.instance.origin, request).ok_or(OriginError::Unreachable)?;
+        let outgoing = translate::outgoing(&self.place.origin, request).ok_or(OriginError::Unreachable)?;
         let abort = AbortController::default();
         let signal = abort.signal();
         let work = async {
@@ -130,7 +134,7 @@ impl Runtime {
     fn desk(&self, request: &http::Request<Bytes>) -> Option<Stub> {
         let sale = flashgate_gate::lease_question(request).filter(|_| self.sub_leases)?;
         let desks = self.env.durable_object(LEASES).ok()?;
-        desks.id_from_name(&format!("{sale}@{}", self.instance.colo)).ok()?.get_stub().ok()
+        desks.id_from_name(&format!("{sale}@{}", self.place.colo)).ok()?.get_stub().ok()
     }
 
     /// Whether the coarse shield lets this client through: counted per location by Cloudflare itself,
@@ -154,10 +158,11 @@ fn client_address(headers: &HeaderMap) -> IpAddr {
 
 #[event(fetch)]
 async fn fetch(message: Request, env: Env, _ctx: Context) -> worker::Result<Response> {
-    let instance =
-        INSTANCE.with(|cell| cell.get_or_init(|| Rc::new(Instance::new(&env, translate::colo(&message)))).clone());
-    let runtime = Runtime { instance, env, sub_leases: true };
-    let gate = &runtime.instance.gate;
+    let make =
+        || Instance { gate: Gate::new(gate_config(&env)), place: Rc::new(Place::new(&env, translate::colo(&message))) };
+    let instance = INSTANCE.with(|cell| cell.get_or_init(|| Rc::new(make())).clone());
+    let gate = &instance.gate;
+    let runtime = Runtime { place: instance.place.clone(), env, sub_leases: true };
     let Some(request) = translate::request(message) else {
         return translate::response(gate.refuse(&runtime, &http::Request::new(()), ProblemKind::BadRequest));
     };

@@ -188,8 +188,11 @@ impl Pool {
         if !(0..SUBLEASE_WAIT_MS).contains(&waited_ms) {
             return Turn::Told(None);
         }
-        if self.flying.is_some() || ticket.round != self.gathering.number {
-            // A round that is neither is long forgotten: its questions wait until their time is over.
+        let flying = self.flying.as_ref().map(|round| round.number);
+        if ticket.round != self.gathering.number && flying != Some(ticket.round) {
+            return Turn::Told(None); // it looked so late that its round is forgotten
+        }
+        if flying.is_some() {
             return Turn::Wait(WAIT_STEP_MS);
         }
         let gathered_ms = self.gathering.since_ms.map_or(0, |since| now_ms.saturating_sub(since));
@@ -367,6 +370,12 @@ mod tests {
         let given: u64 = tickets.iter().map(|t| u64::from(told(pool.turn(t, 20)).unwrap().granted)).sum();
         assert_eq!(given, u64::from(LEASE_WANT_MAX));
         assert_eq!(told(pool.turn(&tickets[0], 20)).unwrap().retry_ms, LEASE_LIFE_MS + GATHER_MS);
+        for n in 0..ROUNDS_KEPT as i64 {
+            let next = pool.join(1, 1_000 * (n + 1)).unwrap();
+            assert_eq!(pool.turn(&next, 1_000 * (n + 1) + GATHER_MS), Turn::Ask(1));
+            pool.hear(next.round, Some(answer(1, 0, 0)));
+        }
+        assert_eq!(pool.turn(&Ticket { came_ms: 9_000, ..tickets[0] }, 9_001), Turn::Told(None), "forgotten");
         let mut pool = Pool::default();
         let none = pool.join(0, 0).unwrap();
         assert_eq!(pool.turn(&none, GATHER_MS), Turn::Ask(0));
