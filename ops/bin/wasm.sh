@@ -10,7 +10,8 @@ cd "$(dirname "$0")/../.."
 CACHE=${FLASHGATE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/flashgate}
 way=${FLASHGATE_WASM:-$(cat "$CACHE/wasm-toolchain" 2>/dev/null || echo rustup)}
 out=target/wasm/wasm32-wasip2/release
-crates=(flashgate-spin flashgate-empty flashgate-misbehave flashgate-gatebench)
+# The component itself, and those that tests and benchmarks need.
+mapfile -t crates < <(sed -ns '0,/^name = /s/^name = "\(.*\)"/\1/p' edge/spin/Cargo.toml tests/components/*/Cargo.toml)
 
 # Two compilers must not share a target directory.
 case $way in

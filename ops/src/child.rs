@@ -1,11 +1,11 @@
 //! One child process of ours: started, heard saying where it listens, watched, ended.
 //!
-//! A child must never outlive this process, however this process ends. Each has a watchdog, a tiny
-//! shell whose standard input is a pipe that we alone hold: when we are gone it reads the end of
-//! the pipe and ends the child. Children are in process groups of their own, so that Ctrl-C on the
-//! terminal reaches us alone and we can end them in order.
+//! A child must never outlive this process, however this process ends: each has a [`Watchdog`].
+//! Children are in process groups of their own, so that Ctrl-C on the terminal reaches us alone and
+//! we can end them in order.
 
 use anyhow::{Context, Result, bail};
+use flashgate_servers::Watchdog;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -35,14 +35,6 @@ const TAIL_BYTES: u64 = 4096;
 /// What a child prints before its address.
 const LISTENING: &str = "listening ";
 
-/// Ends the process in $1 when standard input ends: first politely, then for good.
-const WATCHDOG: &str = r#"trap '' INT TERM HUP
-cat >/dev/null
-kill -TERM "$1" 2>/dev/null || exit 0
-n=0
-while [ $n -lt 50 ] && kill -0 "$1" 2>/dev/null; do sleep 0.1; n=$((n + 1)); done
-kill -KILL "$1" 2>/dev/null"#;
-
 /// How to start a child.
 #[derive(Debug, Clone)]
 pub struct Recipe {
@@ -70,8 +62,7 @@ pub struct Proc {
 #[derive(Debug)]
 struct Running {
     child: Child,
-    // Held for its standard input: when it closes, the watchdog bites.
-    watchdog: Child,
+    watchdog: Watchdog,
 }
 
 impl Proc {
@@ -95,7 +86,7 @@ impl Proc {
         }
         let mut child = self.command()?.spawn().with_context(|| self.cannot_start())?;
         let pid = child.id().context("the process has no id")?;
-        let watchdog = watchdog(pid)?;
+        let watchdog = Watchdog::over(pid, Signal::SIGTERM)?;
         let stdout = child.stdout.take().context("the process has no standard output")?;
         self.pid.store(pid, Ordering::SeqCst);
         let running = slot.insert(Running { child, watchdog });
@@ -195,8 +186,7 @@ impl Proc {
             }
         };
         self.pid.store(0, Ordering::SeqCst);
-        // The child is gone: its watchdog must not bite whoever gets its id next.
-        running.watchdog.kill().await?;
+        running.watchdog.dismiss().await?;
         Ok(Some(status))
     }
 
@@ -243,20 +233,6 @@ async fn listening(stdout: ChildStdout, log: &Path) -> Result<String> {
     }
     // The pipe closes a moment before the exit can be seen: let that be told instead.
     std::future::pending().await
-}
-
-fn watchdog(pid: u32) -> Result<Child> {
-    Command::new("sh")
-        .arg("-c")
-        .arg(WATCHDOG)
-        .arg("flashgate-watchdog")
-        .arg(pid.to_string())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .process_group(0)
-        .spawn()
-        .context("cannot start sh")
 }
 
 fn tail(path: &Path) -> Result<String> {
@@ -310,18 +286,5 @@ mod tests {
         assert!(error.contains("the port is taken") && error.contains("exit status: 3"), "{error}");
         let once = shell(dir.path(), "exit 0");
         once.run_to_end(Duration::from_secs(20)).await.unwrap();
-    }
-
-    #[test]
-    fn a_watchdog_ends_the_child_when_its_pipe_closes() {
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        runtime.block_on(async {
-            let mut child = Command::new("sleep").arg("600").kill_on_drop(true).spawn().unwrap();
-            let mut dog = watchdog(child.id().unwrap()).unwrap();
-            drop(dog.stdin.take());
-            let status = timeout(Duration::from_secs(20), child.wait()).await.unwrap().unwrap();
-            assert!(!status.success());
-            dog.wait().await.unwrap();
-        });
     }
 }

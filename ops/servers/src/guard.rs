@@ -1,5 +1,6 @@
 //! A child process that does not outlive its user.
 
+use crate::Watchdog;
 use anyhow::{Context, Result};
 use nix::{
     sys::signal::{Signal, kill},
@@ -11,83 +12,39 @@ use std::{
     process::Stdio,
     time::Duration,
 };
-use tokio::process::{Child, ChildStdin, Command};
-
-use crate::until;
+use tokio::process::{Child, Command};
 
 /// How long a server may take to end after it was asked to.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
-
-/// The watchdog: runs the program in a process group of its own and, when the pipe on its standard
-/// input closes (the user ended, in whatever way), asks it to end, and after five seconds kills the
-/// whole group.
-const WATCHDOG: &str = r#"
-set -m
-pidfile=$1; shift
-"$@" </dev/null &
-child=$!
-set +m
-echo $child >"$pidfile.new" && mv "$pidfile.new" "$pidfile"
-( trap '' TERM INT
-  while read -r _; do :; done
-  kill -s "${STOP_SIGNAL:-TERM}" $child 2>/dev/null
-  n=0
-  while [ $n -lt 50 ] && kill -0 $child 2>/dev/null; do sleep 0.1; n=$((n+1)); done
-  kill -s KILL -- -$child 2>/dev/null
-) <&0 &
-wait $child
-code=$?
-kill -s KILL $! 2>/dev/null
-exit $code
-"#;
 
 /// A guarded child process.
 #[derive(Debug)]
 pub struct Guarded {
     name: &'static str,
-    watchdog: Child,
-    pipe: Option<ChildStdin>,
+    child: Child,
+    watchdog: Watchdog,
     pid: u32,
+    stop: Signal,
     log: PathBuf,
 }
 
 impl Guarded {
-    /// Starts `command` under the watchdog; its output goes to `<dir>/<name>.log`.
-    pub async fn start(name: &'static str, dir: &Path, command: &std::process::Command) -> Result<Self> {
+    /// Starts `command` under a watchdog; its output goes to `<dir>/<name>.log`. It ends with SIGTERM.
+    pub fn start(name: &'static str, dir: &Path, command: std::process::Command) -> Result<Self> {
+        Self::start_with(name, dir, command, Signal::SIGTERM)
+    }
+
+    /// The same for a program that ends with another signal.
+    pub fn start_with(name: &'static str, dir: &Path, command: std::process::Command, stop: Signal) -> Result<Self> {
         fs::create_dir_all(dir)?;
         let log = dir.join(format!("{name}.log"));
-        let pidfile = dir.join(format!("{name}.pid"));
-        let _ = fs::remove_file(&pidfile);
         let out = File::options().create(true).append(true).open(&log)?;
-        let mut shell = Command::new("/bin/bash");
-        shell.arg("-c").arg(WATCHDOG).arg("flashgate-watchdog").arg(&pidfile);
-        shell.arg(command.get_program()).args(command.get_args());
-        for (key, value) in command.get_envs() {
-            match value {
-                Some(value) => shell.env(key, value),
-                None => shell.env_remove(key),
-            };
-        }
-        if let Some(directory) = command.get_current_dir() {
-            shell.current_dir(directory);
-        }
+        let mut command = Command::from(command);
         // A process group of its own: Ctrl-C on a terminal reaches the user alone, who then stops us.
-        let mut watchdog = shell
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(out.try_clone()?)
-            .stderr(out)
-            .spawn()
-            .with_context(|| format!("cannot start {name}"))?;
-        let pipe = watchdog.stdin.take();
-        let mut pid = 0;
-        until(&format!("{name} started"), Duration::from_secs(10), || {
-            let read = fs::read_to_string(&pidfile).ok().and_then(|text| text.trim().parse().ok());
-            pid = read.unwrap_or(0);
-            async move { Ok(pid != 0) }
-        })
-        .await?;
-        Ok(Self { name, watchdog, pipe, pid, log })
+        command.process_group(0).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
+        let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        let pid = child.id().context("the process has no id")?;
+        Ok(Self { name, child, watchdog: Watchdog::over(pid, stop)?, pid, stop, log })
     }
 
     /// The process id of the program itself.
@@ -102,7 +59,7 @@ impl Guarded {
 
     /// Fails with the end of its log when the program has ended.
     pub fn check_running(&mut self) -> Result<()> {
-        match self.watchdog.try_wait()? {
+        match self.child.try_wait()? {
             None => Ok(()),
             Some(status) => anyhow::bail!("{} ended with {status}:\n{}", self.name, self.log_tail()),
         }
@@ -123,9 +80,12 @@ impl Guarded {
 
     /// Asks the program to end and waits until it is gone.
     pub async fn stop(mut self) -> Result<()> {
-        drop(self.pipe.take());
-        let ended = tokio::time::timeout(STOP_WITHIN, self.watchdog.wait()).await;
+        // The id is the program's until it was waited for.
+        if self.child.id().is_some() {
+            self.signal(self.stop)?;
+        }
+        let ended = tokio::time::timeout(STOP_WITHIN, self.child.wait()).await;
         ended.with_context(|| format!("{} does not end", self.name))??;
-        Ok(())
+        self.watchdog.dismiss().await
     }
 }

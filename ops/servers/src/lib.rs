@@ -2,8 +2,8 @@
 //! 127.0.0.1, with their data under a directory of the caller.
 //!
 //! The programs are those installed on the machine; a service that is already running is never
-//! touched. Each server is a child of a small shell that watches the caller's end of a pipe, so that
-//! it ends when its user ends, also by SIGKILL. This crate depends on nothing of Flashgate.
+//! touched. A small shell with the other end of a pipe in hand watches over each server, so that it ends
+//! when its user ends, also by SIGKILL. This crate depends on nothing of Flashgate.
 
 mod find;
 mod guard;
@@ -11,12 +11,14 @@ mod postgres;
 mod rabbit;
 mod redis;
 mod shared;
+mod watchdog;
 
 pub use guard::Guarded;
 pub use postgres::Postgres;
 pub use rabbit::Rabbit;
 pub use redis::{Fsync, Redis};
 pub use shared::{SharedServers, shared};
+pub use watchdog::Watchdog;
 
 use anyhow::{Result, bail};
 use std::{

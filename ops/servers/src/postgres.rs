@@ -2,6 +2,7 @@
 
 use crate::{Guarded, READY_WITHIN, find, free_port, until};
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -57,10 +58,9 @@ impl Postgres {
         ] {
             command.args(["-c", setting]);
         }
-        // SIGINT: disconnect everybody and end in order.
-        command.env("STOP_SIGNAL", "INT");
         let logs = dir.with_file_name("postgres-log");
-        let mut process = Guarded::start("postgres", &logs, &command).await?;
+        // SIGINT: disconnect everybody and end in order.
+        let mut process = Guarded::start_with("postgres", &logs, command, Signal::SIGINT)?;
         let ready = program("pg_isready")?;
         until("Postgres answers", READY_WITHIN, || {
             let running = process.check_running();

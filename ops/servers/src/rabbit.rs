@@ -47,7 +47,7 @@ impl Rabbit {
         let program = if direct.exists() { direct } else { find::program("rabbitmq-server", "rabbitmq-server", &[])? };
         let mut command = Command::new(program);
         environment(&mut command, &dir, ports)?;
-        let mut process = Guarded::start("rabbit", &dir, &command).await?;
+        let mut process = Guarded::start("rabbit", &dir, command)?;
         until("RabbitMQ answers", READY_WITHIN, || {
             let running = process.check_running();
             async move {

@@ -1,6 +1,6 @@
 //! One set of servers for a whole test binary.
 
-use crate::{Postgres, Rabbit, Redis, Servers};
+use crate::{Postgres, Rabbit, Redis, Servers, Watchdog};
 use anyhow::{Context, Result};
 use std::thread;
 use tokio::sync::{OnceCell, oneshot};
@@ -10,7 +10,8 @@ use tokio::sync::{OnceCell, oneshot};
 #[derive(Debug)]
 pub struct SharedServers {
     servers: Servers,
-    _dir: tempfile::TempDir,
+    // Nothing is dropped at the end of a process: the directory goes when its servers are gone.
+    _remover: Watchdog,
 }
 
 impl SharedServers {
@@ -57,5 +58,7 @@ pub async fn shared() -> Result<&'static SharedServers> {
 async fn start() -> Result<SharedServers> {
     let dir = tempfile::Builder::new().prefix("flashgate-test-").tempdir()?;
     let servers = Servers::start(dir.path()).await?;
-    Ok(SharedServers { servers, _dir: dir })
+    let users = [servers.redis.pid(), servers.rabbit.pid(), servers.postgres.process().pid()];
+    let remover = Watchdog::over_directory(&dir.keep(), &users)?;
+    Ok(SharedServers { servers, _remover: remover })
 }

@@ -8,7 +8,6 @@ use anyhow::Result;
 use flashgate_servers::shared;
 use flashgate_shared::{
     ClaimId, HoldId, SaleId,
-    ids::home_bucket,
     order::{ReceiptState, Release, ReleaseMode},
     trace::TraceId,
 };
