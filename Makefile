@@ -46,6 +46,7 @@ check: ## Format, clippy without warnings, licences and bans, prepared queries
 	$(call step,clippy,cargo clippy --all-targets --quiet -- -D warnings)
 
 test-suites: build worker ## The tests alone
+	@ops/bin/setup.sh tests
 	$(call step,tests,cargo test --no-fail-fast)
 	$(call step,prepared queries,ops/bin/sqlx-prepare.sh --check)
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Set-up for a fresh machine. Idempotent; does nothing where all is there already.
 #
-#   setup.sh            servers and Wasm targets: all that `make demo` and the tests need
+#   setup.sh            servers and Wasm targets: all that `make demo` needs
+#   setup.sh tests      also the browser that tests the page
 #   setup.sh check      also the tools of `make check` (cargo-deny)
 #   setup.sh worker     only what builds the Cloudflare Worker and runs it here: Wasm targets, wasm-bindgen, npm packages
 #
@@ -120,6 +121,17 @@ wasm_targets() {
     say "Wasm targets ($way)"
 }
 
+# Chromium and its driver; Google Chrome will do.
+browser() {
+    local -a packages=()
+    find_program chromium >/dev/null || find_program google-chrome >/dev/null || packages+=(chromium)
+    find_program chromedriver >/dev/null || packages+=(chromium-driver)
+    [[ ${#packages[@]} -eq 0 ]] || apt_install "${packages[@]}"
+    { find_program chromium || find_program google-chrome; } >/dev/null && find_program chromedriver >/dev/null ||
+        fail "the tests of the page need Chromium (or Google Chrome) and its chromedriver on PATH"
+    say "browser: Chromium and its driver"
+}
+
 check_tools() {
     if ! "$CACHE/bin/cargo-deny" --version 2>/dev/null | grep -qF " $CARGO_DENY_VERSION"; then
         cargo install --quiet --locked --root "$CACHE" "cargo-deny@$CARGO_DENY_VERSION"
@@ -167,4 +179,9 @@ if [[ ${1:-} == worker ]]; then
 fi
 servers
 wasm_targets
-[[ ${1:-} != check ]] || check_tools
+case ${1:-} in
+    '') ;;
+    tests) browser ;;
+    check) check_tools ;;
+    *) fail "unknown argument '$1': see the head of this file" ;;
+esac

@@ -6,6 +6,7 @@
 //! its own ([`Shop::start`]). Every end-to-end test ends with [`Shop::audit`].
 
 mod auditor;
+mod browser;
 mod buyer;
 pub mod faults;
 mod origin;
@@ -14,6 +15,7 @@ mod tokens;
 mod workerd;
 
 pub use auditor::Books;
+pub use browser::Browser;
 pub use buyer::{Answer, Buyer, Claimed};
 pub use origin::Direct;
 pub use shop::{Shop, shop};

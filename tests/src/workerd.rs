@@ -59,7 +59,7 @@ impl Workerd {
         fs::write(dir.path().join("workerd.capnp"), capnp(config, &ports, dir.path())?)?;
         let mut command = Command::new(program()?);
         command.arg("serve").arg(dir.path().join("workerd.capnp"));
-        let mut process = Guarded::start("workerd", dir.path(), &command).await?;
+        let mut process = Guarded::start("workerd", dir.path(), command)?;
         let urls: Vec<_> = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
         let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build()?;
         until("workerd answers", READY_WITHIN, || {

@@ -15,8 +15,8 @@ fn on_path(name: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| is_program(path))
 }
 
-/// A program on `PATH`, else in one of `dirs`.
-pub(crate) fn program(name: &str, package: &str, dirs: &[PathBuf]) -> Result<PathBuf> {
+/// A program on `PATH`, else in one of `dirs`; the error names the Debian package that has it.
+pub fn program(name: &str, package: &str, dirs: &[PathBuf]) -> Result<PathBuf> {
     let found = on_path(name).or_else(|| dirs.iter().map(|dir| dir.join(name)).find(|path| is_program(path)));
     match found {
         Some(path) => Ok(path),

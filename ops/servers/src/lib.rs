@@ -13,6 +13,7 @@ mod redis;
 mod shared;
 mod watchdog;
 
+pub use find::program;
 pub use guard::Guarded;
 pub use postgres::Postgres;
 pub use rabbit::Rabbit;
