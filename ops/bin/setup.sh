@@ -2,7 +2,7 @@
 # Set-up for a fresh machine. Idempotent; does nothing where all is there already.
 #
 #   setup.sh            servers and Wasm targets: all that `make demo` needs
-#   setup.sh tests      also the browser that tests the page
+#   setup.sh tests      also what only tests need: the browser that tries the page, and faketime
 #   setup.sh check      also the tools of `make check` (cargo-deny)
 #   setup.sh worker     only what builds the Cloudflare Worker and runs it here: Wasm targets, wasm-bindgen, npm packages
 #
@@ -121,20 +121,28 @@ wasm_targets() {
     say "Wasm targets ($way)"
 }
 
-# Chromium and its driver; Google Chrome will do.
-browser() {
+# Chromium and its driver (Google Chrome will do), and what sets a program's clock wrong.
+test_programs() {
     local -a packages=()
     find_program chromium >/dev/null || find_program google-chrome >/dev/null || packages+=(chromium)
     find_program chromedriver >/dev/null || packages+=(chromium-driver)
+    compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || packages+=(faketime)
     [[ ${#packages[@]} -eq 0 ]] || apt_install "${packages[@]}"
     { find_program chromium || find_program google-chrome; } >/dev/null && find_program chromedriver >/dev/null ||
         fail "the tests of the page need Chromium (or Google Chrome) and its chromedriver on PATH"
-    say "browser: Chromium and its driver"
+    say "browser: Chromium and its driver; faketime"
+}
+
+# A tool is used for seconds: one that is compiled in half the time serves better than a faster one.
+install_tool() { # root, arguments of cargo install
+    local root=$1; shift
+    CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=false CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+        cargo install --quiet --root "$root" "$@"
 }
 
 check_tools() {
     if ! "$CACHE/bin/cargo-deny" --version 2>/dev/null | grep -qF " $CARGO_DENY_VERSION"; then
-        cargo install --quiet --locked --root "$CACHE" "cargo-deny@$CARGO_DENY_VERSION"
+        install_tool "$CACHE" --locked "cargo-deny@$CARGO_DENY_VERSION"
     fi
     say "cargo-deny $CARGO_DENY_VERSION"
 }
@@ -148,7 +156,7 @@ worker_tools() {
     if ! "$root/bin/wasm-bindgen" --version 2>/dev/null | grep -qxF "wasm-bindgen $version"; then
         echo "  wasm-bindgen $version is being compiled: this takes some minutes, once"
         # Its lock file names a withdrawn package: without --locked it builds.
-        cargo install --quiet --root "$root" "wasm-bindgen-cli@$version"
+        install_tool "$root" "wasm-bindgen-cli@$version"
     fi
     say "wasm-bindgen $version"
     lock=edge/cloudflare/package-lock.json
@@ -181,7 +189,7 @@ servers
 wasm_targets
 case ${1:-} in
     '') ;;
-    tests) browser ;;
+    tests) test_programs ;;
     check) check_tools ;;
     *) fail "unknown argument '$1': see the head of this file" ;;
 esac

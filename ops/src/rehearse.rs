@@ -37,8 +37,8 @@ const ENTRIES_PER_S: u64 = 2_000;
 const ENTRY_MARGIN_MS: i64 = 3_000;
 /// How long a rehearsal's sale stays open, in milliseconds.
 const SALE_MS: i64 = 3_600_000;
-/// Design I6's factor.
-const ADMIT_FACTOR: f64 = 5.0;
+/// Design I6's factor, unless a rehearsal asks for another.
+pub const ADMIT_FACTOR: f64 = 5.0;
 /// Most buckets of a rehearsal's sale; each holds at least ten units.
 const BUCKETS_MAX: u32 = 10;
 /// The pay window and grace when some winners do not pay, in milliseconds: short, to see them end.
@@ -47,6 +47,8 @@ const LAPSE_WINDOW_MS: (i64, i64) = (5_000, 1_000);
 const PAY_WINDOW_MS: (i64, i64) = (600_000, 30_000);
 /// What a deadline for final answers starts from, in seconds, and buyers answered a second at least.
 const ANSWER_DEADLINE: (u64, u64) = (180, 300);
+/// Longest sale that a low admission factor makes, in seconds.
+const SELLING_S_MAX: f64 = 3_600.0;
 /// How long the sale may take to come to rest after the last answer, in seconds.
 const QUIET_TIMEOUT_S: u64 = 90;
 /// How often the audit is asked meanwhile, in milliseconds.
@@ -63,6 +65,8 @@ pub struct Plan {
     pub lapse: Share,
     /// Share of the winners whose money comes too late.
     pub late: Share,
+    /// Claims admitted a second, as a multiple of the stock (design I6). A low one makes the sale last.
+    pub admit_factor: f64,
 }
 
 /// Where to rehearse.
@@ -97,7 +101,7 @@ impl Plan {
             opens_at_ms,
             closes_at_ms: opens_at_ms + SALE_MS,
             buckets: u16::try_from((self.stock / 10).clamp(1, BUCKETS_MAX))?,
-            admit_factor: ADMIT_FACTOR,
+            admit_factor: self.admit_factor,
             enter_rate_per_s: ENTER_RATE_PER_S,
             pay_window_ms,
             grace_ms,
@@ -188,7 +192,12 @@ fn deadline(plan: &Plan, sale: &SaleConfig) -> Instant {
         true => 0,
         false => u64::try_from(sale.pay_window_ms + sale.grace_ms).unwrap_or(0),
     };
-    Instant::now() + Duration::from_secs(crowd_s) + Duration::from_millis(plan.entry_ms() + lapse_ms)
+    // Until the stock is a tenth, the rate falls with it; from there on it stays (design I6).
+    let selling_s = (10f64.ln() + 1.0) / sale.admit_factor;
+    Instant::now()
+        + Duration::from_secs(crowd_s)
+        + Duration::from_secs_f64(selling_s.min(SELLING_S_MAX))
+        + Duration::from_millis(plan.entry_ms() + lapse_ms)
 }
 
 /// Asks the audit until nothing moves, or for [`QUIET_TIMEOUT_S`]; the last audit.
@@ -273,7 +282,7 @@ mod tests {
     use super::*;
 
     fn plan(buyers: u32, stock: u32, lapse: &str, late: &str) -> Plan {
-        Plan { buyers, stock, lapse: lapse.parse().unwrap(), late: late.parse().unwrap() }
+        Plan { buyers, stock, lapse: lapse.parse().unwrap(), late: late.parse().unwrap(), admit_factor: ADMIT_FACTOR }
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub struct StackConfig {
     pub origin_env: Vec<(String, String)>,
     /// More arguments for every edge process, e.g. `["--instances", "1"]`.
     pub edge_args: Vec<String>,
+    /// More environment for single edge processes, by their number.
+    pub edge_env: Vec<(usize, String, String)>,
     /// The edge's component; default `FLASHGATE_COMPONENT`, else the one built by `make wasm`.
     pub component: Option<PathBuf>,
     /// Where `flashgate-origin` and `flashgate-edge` are; default: beside this executable.
@@ -77,6 +79,7 @@ impl Default for StackConfig {
             prefix: "fg".into(),
             origin_env: Vec::new(),
             edge_args: Vec::new(),
+            edge_env: Vec::new(),
             component: None,
             bin_dir: None,
             data_dir: None,
@@ -174,7 +177,12 @@ impl Stack {
                 name: format!("edge-{i}"),
                 program: executable(&bin_dir, "flashgate-edge")?,
                 args,
-                env: Vec::new(),
+                env: config
+                    .edge_env
+                    .iter()
+                    .filter(|(edge, ..)| *edge == i)
+                    .map(|(_, name, value)| (name.clone(), value.into()))
+                    .collect(),
                 log: data_dir.join(format!("edge-{i}.log")),
             }));
         }

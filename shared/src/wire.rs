@@ -393,6 +393,8 @@ pub struct TrafficReport {
     pub bound_1s: f64,
     /// Permits granted.
     pub permits_granted: u64,
+    /// Permits that the authority could have granted: its rate, over the time in which edges asked.
+    pub permits_grantable: f64,
     /// When the first 202 was said, Unix ms.
     pub first_accepted_ms: Option<UnixMs>,
     /// When the last 202 was said.

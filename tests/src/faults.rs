@@ -1,7 +1,7 @@
 //! What goes wrong on purpose: origins that die half way, messages that come twice.
 
 use crate::Shop;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use flashgate_queue::Published;
 use flashgate_shared::{
     BucketIndex, ClaimId, SaleId,
@@ -9,6 +9,8 @@ use flashgate_shared::{
     trace::TraceId,
 };
 use flashgate_stock::{ClaimAttempt, ClaimReply};
+use fred::interfaces::{ClientLike, KeysInterface};
+use std::path::PathBuf;
 
 /// Takes one unit at the gate as an origin does that dies before it publishes: the receipt and the
 /// outbox entry are left. The envelope is what it would have sent.
@@ -72,4 +74,43 @@ pub async fn end_pay_window(shop: &Shop, claim: ClaimId) -> Result<()> {
     );
     let moved = moved.bind(claim.0).execute(&mut shop.database().await?).await?.rows_affected();
     if moved == 1 { Ok(()) } else { bail!("{claim} is not reserved") }
+}
+
+/// Makes Redis forget a key.
+pub async fn forget_key(shop: &Shop, key: &str) -> Result<()> {
+    let client = redis(shop).await?;
+    let gone: u32 = client.del(key).await?;
+    client.quit().await?;
+    if gone == 1 { Ok(()) } else { bail!("there is no key {key}") }
+}
+
+/// Sets a text in Redis.
+pub async fn set_key(shop: &Shop, key: &str, value: &str) -> Result<()> {
+    let client = redis(shop).await?;
+    let () = client.set(key, value, None, None, false).await?;
+    client.quit().await?;
+    Ok(())
+}
+
+async fn redis(shop: &Shop) -> Result<fred::clients::Client> {
+    let config = fred::types::config::Config::from_url(&shop.backends.redis_url)?;
+    let client = fred::types::Builder::from_config(config).build()?;
+    client.init().await?;
+    Ok(client)
+}
+
+/// The environment in which a program's clock is ahead by so many seconds; it runs at the right pace, and
+/// time that is only measured stays right. By libfaketime, Debian's `faketime`.
+pub fn clock_off_by(seconds: i64) -> Result<Vec<(String, String)>> {
+    const NAME: &str = "faketime/libfaketime.so.1";
+    let mut dirs = vec![PathBuf::from("/usr/lib"), PathBuf::from("/usr/local/lib")];
+    dirs.extend(std::fs::read_dir("/usr/lib")?.flatten().map(|entry| entry.path()));
+    let library = dirs.iter().map(|dir| dir.join(NAME)).find(|path| path.is_file());
+    let library =
+        library.context("libfaketime is missing: `make setup` with the tests installs it (Debian: faketime)")?;
+    Ok(vec![
+        ("LD_PRELOAD".into(), library.display().to_string()),
+        ("FAKETIME".into(), format!("{seconds:+}")),
+        ("FAKETIME_DONT_FAKE_MONOTONIC".into(), "1".into()),
+    ])
 }

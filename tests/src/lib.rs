@@ -20,7 +20,7 @@ pub use buyer::{Answer, Buyer, Claimed};
 pub use origin::Direct;
 pub use shop::{Shop, shop};
 pub use tokens::{entry_claims, sign, signed_by};
-pub use workerd::{Workerd, WorkerdConfig};
+pub use workerd::{KilledWorkerd, Workerd, WorkerdConfig};
 
 use std::time::Duration;
 

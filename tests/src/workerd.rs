@@ -15,6 +15,9 @@ use std::{
 };
 use tempfile::TempDir;
 
+/// The configuration's name in a directory of its own.
+const CONFIG_FILE: &str = "workerd.capnp";
+
 /// How the Worker is run.
 #[derive(Debug, Clone)]
 pub struct WorkerdConfig {
@@ -41,7 +44,7 @@ pub struct Workerd {
     // The process before the directory that its files are in: fields are dropped in this order.
     process: Guarded,
     urls: Vec<String>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Workerd {
@@ -56,25 +59,15 @@ impl Workerd {
             fs::copy(&from, dir.path().join(file)).with_context(|| format!("{}: run `make worker`", from.display()))?;
         }
         let ports = (0..config.isolates).map(|_| free_port()).collect::<Result<Vec<_>>>()?;
-        fs::write(dir.path().join("workerd.capnp"), capnp(config, &ports, dir.path())?)?;
-        let mut command = Command::new(program()?);
-        command.arg("serve").arg(dir.path().join("workerd.capnp"));
-        let mut process = Guarded::start("workerd", dir.path(), command)?;
+        fs::write(dir.path().join(CONFIG_FILE), capnp(config, &ports, dir.path())?)?;
         let urls: Vec<_> = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
-        let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build()?;
-        until("workerd answers", READY_WITHIN, || {
-            let running = process.check_running();
-            let (http, urls) = (&http, &urls);
-            async move {
-                running?;
-                for url in urls {
-                    http.get(format!("{url}/healthz")).send().await?.error_for_status()?;
-                }
-                Ok(true)
-            }
-        })
-        .await?;
-        Ok(Self { process, urls, _dir: dir })
+        Ok(Self { process: serve(dir.path(), &urls).await?, urls, dir })
+    }
+
+    /// Kills it (SIGKILL): its memory and its Durable Objects are gone. The returned half starts it again.
+    pub async fn kill(self) -> Result<KilledWorkerd> {
+        self.process.kill().await?;
+        Ok(KilledWorkerd { urls: self.urls, dir: self.dir })
     }
 
     /// The first isolate's address.
@@ -101,6 +94,41 @@ impl Workerd {
     pub async fn stop(self) -> Result<()> {
         self.process.stop().await
     }
+}
+
+/// What is left of a killed [`Workerd`]: its files and its addresses.
+#[derive(Debug)]
+pub struct KilledWorkerd {
+    urls: Vec<String>,
+    dir: TempDir,
+}
+
+impl KilledWorkerd {
+    /// Starts it again, at its old addresses, and waits until every isolate answers.
+    pub async fn start(self) -> Result<Workerd> {
+        Ok(Workerd { process: serve(self.dir.path(), &self.urls).await?, urls: self.urls, dir: self.dir })
+    }
+}
+
+/// Starts the program on the configuration in this directory.
+async fn serve(dir: &Path, urls: &[String]) -> Result<Guarded> {
+    let mut command = Command::new(program()?);
+    command.arg("serve").arg(dir.join(CONFIG_FILE));
+    let mut process = Guarded::start("workerd", dir, command)?;
+    let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build()?;
+    until("workerd answers", READY_WITHIN, || {
+        let running = process.check_running();
+        let http = &http;
+        async move {
+            running?;
+            for url in urls {
+                http.get(format!("{url}/healthz")).send().await?.error_for_status()?;
+            }
+            Ok(true)
+        }
+    })
+    .await?;
+    Ok(process)
 }
 
 /// The configuration, in workerd's own language (Cap'n Proto).

@@ -74,14 +74,7 @@ async fn a_gate_that_leaked_loses_the_claim_and_burns_what_never_was() -> Result
 }
 
 async fn set_stock(shop: &Shop, sale: &flashgate_shared::SaleId, units: u32) -> Result<()> {
-    use fred::interfaces::{ClientLike, KeysInterface};
-    let config = fred::types::config::Config::from_url(&shop.backends.redis_url)?;
-    let client = fred::types::Builder::from_config(config).build()?;
-    client.init().await?;
-    let prefix = shop.prefix();
-    let () = client.set(format!("{{{prefix}:{sale}:0}}:stock"), units.to_string(), None, None, false).await?;
-    client.quit().await?;
-    Ok(())
+    faults::set_key(shop, &format!("{{{}:{sale}:0}}:stock", shop.prefix()), &units.to_string()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -79,10 +79,20 @@ impl Guarded {
     }
 
     /// Asks the program to end and waits until it is gone.
-    pub async fn stop(mut self) -> Result<()> {
+    pub async fn stop(self) -> Result<()> {
+        let signal = self.stop;
+        self.end(signal).await
+    }
+
+    /// Kills the program (SIGKILL) and waits until it is gone.
+    pub async fn kill(self) -> Result<()> {
+        self.end(Signal::SIGKILL).await
+    }
+
+    async fn end(mut self, signal: Signal) -> Result<()> {
         // The id is the program's until it was waited for.
         if self.child.id().is_some() {
-            self.signal(self.stop)?;
+            self.signal(signal)?;
         }
         let ended = tokio::time::timeout(STOP_WITHIN, self.child.wait()).await;
         ended.with_context(|| format!("{} does not end", self.name))??;

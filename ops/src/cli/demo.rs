@@ -2,7 +2,7 @@
 
 use super::{rehearse, say, up, write_json};
 use crate::{
-    rehearse::Plan,
+    rehearse::{ADMIT_FACTOR, Plan},
     shop::Shop,
     state,
     steps::Steps,
@@ -54,7 +54,13 @@ pub(super) async fn run(args: DemoArgs) -> Result<ExitCode> {
 
 async fn show(shop: &mut Shop, args: &DemoArgs, steps: Steps) -> Result<ExitCode> {
     say(&up::addresses(&shop.stack))?;
-    let plan = Plan { buyers: args.buyers, stock: args.stock, lapse: Share::default(), late: Share::default() };
+    let plan = Plan {
+        buyers: args.buyers,
+        stock: args.stock,
+        lapse: Share::default(),
+        late: Share::default(),
+        admit_factor: ADMIT_FACTOR,
+    };
     let Some(report) = super::unless_told_to_end(rehearse::at(shop, &plan, steps)).await? else {
         return Ok(ExitCode::from(super::ERROR));
     };

@@ -3,7 +3,7 @@
 use super::{FAIL, Where, say, stdout_colour, takes_stdout, up::ShopArgs, write_json};
 use crate::{
     rehearse::{
-        Plan, Target, rehearse,
+        ADMIT_FACTOR, Plan, Target, rehearse,
         report::{Report, Verdict},
         show,
     },
@@ -33,6 +33,9 @@ pub(super) struct RehearseArgs {
     /// Share of the winners whose money comes too late, such as 5%
     #[arg(long, default_value = "0%")]
     late: Share,
+    /// Claims admitted a second, as a multiple of the stock; a low one makes the sale last
+    #[arg(long, value_name = "F", default_value_t = ADMIT_FACTOR)]
+    admit_factor: f64,
     /// Address of an edge to send the crowd at; may be repeated [default: the running shop's, else a
     /// shop is started for the rehearsal]
     #[arg(long, value_name = "URL", conflicts_with = "edges")]
@@ -49,7 +52,13 @@ pub(super) struct RehearseArgs {
 
 pub(super) async fn run(args: RehearseArgs) -> Result<ExitCode> {
     let steps = Steps::new(true);
-    let plan = Plan { buyers: args.buyers, stock: args.stock, lapse: args.lapse, late: args.late };
+    let plan = Plan {
+        buyers: args.buyers,
+        stock: args.stock,
+        lapse: args.lapse,
+        late: args.late,
+        admit_factor: args.admit_factor,
+    };
     let report = match target(&args)? {
         Some(target) => super::unless_told_to_end(rehearse(&plan, &target, steps)).await?,
         None => at_own_shop(&args, &plan, steps).await?,

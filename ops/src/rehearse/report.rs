@@ -71,6 +71,13 @@ pub struct Report {
     pub claims_at_origin: u64,
     /// What that may be at most (design I6).
     pub admission_bound: f64,
+    /// The same in any ten seconds.
+    pub claims_at_origin_10s: u64,
+    /// What that may be at most.
+    pub admission_bound_10s: f64,
+    /// Claims that passed the permit check, as a share of the permits that the authority could have
+    /// granted while it was asked; absent where it was never asked for long enough to tell.
+    pub admission_used: Option<f64>,
     /// Clicks refused before the origin's permit check.
     pub refused_at_edge: u64,
     /// From opening the connection of a click to the end of its answer.
@@ -204,7 +211,11 @@ pub struct Evidence<'a> {
 impl Evidence<'_> {
     /// The bound of design I6 for one second.
     pub fn bound(&self) -> f64 {
-        admission::claims_bound(self.admit_factor, self.traffic.stock_max.max(1), 1.0)
+        self.bound_of(1.0)
+    }
+
+    fn bound_of(&self, seconds: f64) -> f64 {
+        admission::claims_bound(self.admit_factor, self.traffic.stock_max.max(1), seconds)
     }
 
     /// Every reason why the rehearsal failed, for a person.
@@ -231,6 +242,14 @@ impl Evidence<'_> {
                 "{} claims in a second at the origin, at most {} are allowed",
                 self.traffic.claims_peak_1s,
                 self.bound()
+            ),
+        );
+        must(
+            self.traffic.claims_peak_10s as f64 <= self.bound_of(10.0),
+            format!(
+                "{} claims in ten seconds at the origin, at most {} are allowed",
+                self.traffic.claims_peak_10s,
+                self.bound_of(10.0)
             ),
         );
         // What buyers were told, against the ledger.
@@ -298,6 +317,10 @@ impl Evidence<'_> {
             unanswered: told.unanswered,
             claims_at_origin: self.traffic.claims_peak_1s,
             admission_bound: self.bound(),
+            claims_at_origin_10s: self.traffic.claims_peak_10s,
+            admission_bound_10s: self.bound_of(10.0),
+            admission_used: (self.traffic.permits_grantable >= 1.0)
+                .then(|| self.traffic.claims as f64 / self.traffic.permits_grantable),
             refused_at_edge: tally.clicks_answered.saturating_sub(beyond_edge),
             answer_ms: tally.answer.millis(),
             settled_ms,

@@ -36,6 +36,7 @@ fn traffic() -> TrafficReport {
         stock_max: 10,
         bound_1s: 76.0,
         permits_granted: 60,
+        permits_grantable: 75.0,
         first_accepted_ms: Some(1_000),
         last_accepted_ms: Some(2_000),
         last_settled_ms: Some(2_140),

@@ -42,6 +42,16 @@ fn rows(r: &Report) -> Vec<(&'static str, String, String)> {
         ("double orders", r.double_orders.to_string(), zero()),
         ("unanswered buyers", count(r.unanswered), zero()),
         ("claims at the origin, worst second", count(r.claims_at_origin), format!("≤ {:.0}", r.admission_bound)),
+        (
+            "claims at the origin, worst ten seconds",
+            count(r.claims_at_origin_10s),
+            format!("≤ {:.0}", r.admission_bound_10s),
+        ),
+        (
+            "used of the permits that could be granted",
+            r.admission_used.map_or_else(none, |share| format!("{:.0} %", share * 100.0)),
+            none(),
+        ),
         ("clicks refused before the origin's check", count(r.refused_at_edge), none()),
         ("answer to a click, p50", ms(r.answer_ms.p50), none()),
         ("answer to a click, p99", ms(r.answer_ms.p99), none()),

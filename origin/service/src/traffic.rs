@@ -6,6 +6,9 @@ use std::{collections::VecDeque, sync::Mutex};
 /// Most times that one window remembers; a window that overflows counts at least this many.
 const WINDOW_TIMES_MAX: usize = 1 << 20;
 
+/// When the authority is not asked for longer, in microseconds, nobody wanted permits meanwhile.
+const DEMAND_GAP_US: u64 = 1_000_000;
+
 /// The most events that any window of a fixed length has held.
 #[derive(Debug)]
 struct PeakWindow {
@@ -39,6 +42,8 @@ struct Counts {
     ten_seconds: PeakWindow,
     stock_max: u32,
     permits_granted: u64,
+    permits_grantable: f64,
+    asked_us: Option<u64>,
     first_accepted_ms: Option<UnixMs>,
     last_accepted_ms: Option<UnixMs>,
     last_settled_ms: Option<UnixMs>,
@@ -56,6 +61,8 @@ impl Default for Traffic {
             ten_seconds: PeakWindow::new(10_000_000),
             stock_max: 0,
             permits_granted: 0,
+            permits_grantable: 0.0,
+            asked_us: None,
             first_accepted_ms: None,
             last_accepted_ms: None,
             last_settled_ms: None,
@@ -78,9 +85,13 @@ impl Traffic {
         });
     }
 
-    /// The authority granted permits on this stock.
-    pub fn granted(&self, permits: u32, stock: u32) {
+    /// The authority was asked and granted permits on this stock, at this rate.
+    pub fn granted(&self, permits: u32, stock: u32, rate_per_s: f64, now_us: u64) {
         self.with(|c| {
+            let since_us = c.asked_us.replace(now_us).map_or(0, |asked_us| now_us.saturating_sub(asked_us));
+            if since_us <= DEMAND_GAP_US {
+                c.permits_grantable += rate_per_s * since_us as f64 / 1e6;
+            }
             c.permits_granted += u64::from(permits);
             c.stock_max = c.stock_max.max(stock);
         });
@@ -108,6 +119,7 @@ impl Traffic {
             stock_max: c.stock_max,
             bound_1s: admission::claims_bound(admit_factor, c.stock_max, 1.0),
             permits_granted: c.permits_granted,
+            permits_grantable: c.permits_grantable,
             first_accepted_ms: c.first_accepted_ms,
             last_accepted_ms: c.last_accepted_ms,
             last_settled_ms: c.last_settled_ms,
@@ -141,11 +153,14 @@ mod tests {
     #[test]
     fn a_report_has_the_bound_of_its_stock() {
         let traffic = Traffic::default();
-        traffic.granted(10, 100);
-        traffic.granted(10, 90);
+        traffic.granted(10, 100, 500.0, 1_000_000);
+        traffic.granted(10, 90, 450.0, 1_100_000);
+        traffic.granted(1, 90, 450.0, 3_000_000); // after a silence
         traffic.claim(|| 1);
         let report = traffic.report(5.0, 1.0);
-        assert_eq!((report.claims, report.stock_max, report.permits_granted), (1, 100, 20));
+        assert_eq!((report.claims, report.stock_max, report.permits_granted), (1, 100, 21));
+        // A tenth of a second at 450 a second; the silence counts for nothing.
+        assert_eq!(report.permits_grantable, 45.0);
         assert_eq!(report.bound_1s, 751.0);
     }
 }

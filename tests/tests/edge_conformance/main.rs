@@ -72,11 +72,19 @@ fn main() -> ExitCode {
             }));
         }
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    // The trials are gone, and with them every other handle on the world.
+    if let Some(world) = Arc::into_inner(world).and_then(OnceCell::into_inner)
+        && let Err(error) = tokio.block_on(world.stop())
+    {
+        eprintln!("the world does not end cleanly: {error:#}");
+        return ExitCode::FAILURE;
+    }
+    conclusion.exit_code()
 }
 
 async fn check(world: &OnceCell<World>, runtime: Runtime, case: &Case) -> Result<()> {
-    let world = world.get_or_try_init(World::start).await?;
+    let world = world.get_or_try_init(World::start).await.context("no world to try it in")?;
     let reply = world.ask(runtime, case).await?;
     expected(case, &reply).with_context(|| shown(&reply))?;
     if runtime != Runtime::Host {

@@ -41,6 +41,8 @@ pub async fn exchange(server: SocketAddr, client: Ipv4Addr, ask: &Ask) -> Result
         socket.bind((client, 0).into())?;
         let mut stream = socket.connect(server).await?;
         let mut head = format!("{} {} HTTP/1.1\r\nhost: shop.test\r\nconnection: close\r\n", ask.method, ask.target);
+        // Under workerd nobody else tells the Worker; the host looks at the connection.
+        head += &format!("cf-connecting-ip: {client}\r\n");
         for (name, value) in &ask.headers {
             head += &format!("{name}: {value}\r\n");
         }

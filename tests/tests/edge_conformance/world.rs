@@ -13,7 +13,7 @@ use flashgate_shared::{
     sale::{BucketLimit, SalePhase},
     wire::SaleView,
 };
-use flashgate_tests::{Claimed, PATIENCE, Shop, entry_claims, sign, signed_by};
+use flashgate_tests::{Claimed, PATIENCE, Shop, Workerd, WorkerdConfig, entry_claims, sign, signed_by};
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeSet, HashMap},
@@ -73,16 +73,19 @@ pub enum Token {
 /// Where the edge runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runtime {
-    /// `flashgate-edge`, on wasmtime.
+    /// `flashgate-edge`, on wasmtime: the Spin component.
     Host,
+    /// The Cloudflare Worker, in workerd.
+    Workerd,
 }
 
 impl Runtime {
-    pub const ALL: [Self; 1] = [Self::Host];
+    pub const ALL: [Self; 2] = [Self::Host, Self::Workerd];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Host => "host",
+            Self::Workerd => "workerd",
         }
     }
 }
@@ -90,6 +93,7 @@ impl Runtime {
 /// The shop and its edges.
 pub struct World {
     shop: Shop,
+    worker: Workerd,
     /// One for each of [`Runtime::ALL`].
     edges: Vec<SocketAddr>,
     sales: Mutex<HashMap<BTreeSet<Feature>, SaleId>>,
@@ -108,7 +112,9 @@ struct PageFacts {
 impl World {
     pub async fn start() -> Result<Self> {
         let shop = Shop::start(|_| {}).await?;
-        let edges = vec![shop.stack.edge_url(0).trim_start_matches("http://").parse()?];
+        let worker = Workerd::start(&WorkerdConfig::new(shop.stack.origin_url(), shop.stack.edge_key())).await?;
+        let urls = [shop.stack.edge_url(0), worker.url()];
+        let edges = urls.iter().map(|url| url.trim_start_matches("http://").parse()).collect::<Result<Vec<_>, _>>()?;
         let page = Ask { method: "GET", target: "/s/any".into(), headers: Vec::new(), body: Vec::new() };
         let page = exchange(edges[0], Ipv4Addr::new(127, 1, 0, 1), &page).await?;
         let html = String::from_utf8(page.body)?;
@@ -120,7 +126,13 @@ impl World {
         let etag = page.headers.get("etag").context("the page has no ETag")?.clone();
         let page = PageFacts { etag, script: linked("js")?, style: linked("css")? };
         let (sales, foreign, asked) = (Mutex::default(), Ed25519KeyPair::generate()?, AtomicU32::new(0));
-        Ok(Self { shop, edges, sales, page, foreign, asked })
+        Ok(Self { shop, worker, edges, sales, page, foreign, asked })
+    }
+
+    /// Stops all of it.
+    pub async fn stop(self) -> Result<()> {
+        self.worker.stop().await?;
+        self.shop.stack.stop().await
     }
 
     /// Asks an edge what the case asks, as a client and a buyer of its own.

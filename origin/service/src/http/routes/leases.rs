@@ -68,9 +68,9 @@ pub async fn handler(
         }
         None => LeaseGrant { granted: 0, now_ms, retry_ms: idle_retry_ms(phase, config.opens_at_ms, now_ms) },
     };
-    if request.kind == LeaseKind::Claim && rate_per_s.is_some() {
+    if let (LeaseKind::Claim, Some(rate_per_s)) = (request.kind, rate_per_s) {
         let stock = on_offer.max(config.total.div_ceil(10)).max(1);
-        sale.live.traffic.granted(grant.granted, stock);
+        sale.live.traffic.granted(grant.granted, stock, rate_per_s, app.clock.mono_us());
         metrics::counter!("flashgate_permits_granted_total").increment(u64::from(grant.granted));
     }
     Ok(Json(answer(&sale, grant, sold_out)))
