@@ -50,7 +50,7 @@ test-suites: build worker ## The tests alone
 	$(call step,tests,cargo test --no-fail-fast)
 	$(call step,prepared queries,ops/bin/sqlx-prepare.sh --check)
 
-bench: build ## Benchmarks: ratios of one run, to target/bench/report.json (PARTS="gate edge": only these)
+bench: build worker ## Benchmarks: ratios of one run, to target/bench/report.json (PARTS="gate edge": only these)
 	$(call step,benchmarks,target/debug/flashgate-bench $(PARTS))
 
 sqlx: ## Prepare the compile-time checked queries again after a change to them or to migrations/

@@ -80,7 +80,8 @@ impl Answer {
 }
 
 impl Buyer {
-    pub(crate) fn new(edge: &str, sale: &SaleId, address: IpAddr) -> Self {
+    /// A buyer at this edge, with this address.
+    pub fn new(edge: &str, sale: &SaleId, address: IpAddr) -> Self {
         let http = reqwest::Client::builder().no_proxy().local_address(address).timeout(Duration::from_secs(20));
         Self { edge: edge.to_owned(), sale: sale.clone(), address, http: http.build().expect("a client"), token: None }
     }

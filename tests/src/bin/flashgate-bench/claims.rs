@@ -34,7 +34,7 @@ impl Claims {
     }
 
     /// Claim number `n`, as an edge sends it.
-    fn to_origin(&self, n: u64, request: &mut Vec<u8>) {
+    pub fn to_origin(&self, n: u64, request: &mut Vec<u8>) {
         let (key, now_ms, epoch) = (&self.edge_key, now_ms(), self.epoch);
         self.write(n, request, &format!("flashgate-edge-key: {key}\r\nflashgate-permit: {now_ms}.{epoch}\r\n"));
     }

@@ -1,12 +1,52 @@
-//! Refusals at the edge, against an empty component on the same host.
+//! The edge on its host: refusals against an empty component, forwarded claims against the origin alone.
 
-use crate::{CONNECTIONS, ROUNDS, claims::sell_out, load, report::Report, world::World, world::address};
+use crate::{
+    CONNECTIONS, ROUNDS,
+    claims::{Claims, sell_out},
+    load,
+    report::Report,
+    world::{World, address},
+};
 use anyhow::Result;
 
 /// Requests of one round.
 const REQUESTS: u64 = 60_000;
 /// Requests before the first round.
 const WARM_UP: u64 = 5_000;
+
+/// Forwarded claims of one round: each takes a unit.
+const FORWARDS: u64 = 4_000;
+
+/// `edge_forward_vs_origin`: claims whose token the gate verifies and which it forwards, against the same
+/// claims at the origin itself.
+pub async fn forwards(world: &World, report: &mut Report) -> Result<()> {
+    let (gate, origin) = (address(world.stack.edge_url(0))?, world.origin()?);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    // Round 0 warms up.
+    for round in 0..=ROUNDS {
+        let mut rates = Vec::new();
+        for (place, target) in [("edge", gate), ("origin", origin)] {
+            let id = format!("forward-{place}-{round}");
+            let sale = world.sale(&id, 2 * FORWARDS as u32).await?;
+            let claims = Claims::new(world, &id, sale.epoch, world.tokens(&id, FORWARDS)?);
+            // What an instance does not know yet it asks: a few buyers with no token come first.
+            let cold = Claims::new(world, &id, sale.epoch, vec!["none".into()]);
+            load::run(gate, CONNECTIONS, 200, move |n, r| cold.to_edge(n, r)).await?;
+            let at_edge = place == "edge";
+            let load = load::run(target, CONNECTIONS, FORWARDS, move |n, r| {
+                if at_edge { claims.to_edge(n, r) } else { claims.to_origin(n, r) }
+            });
+            let what = format!("claims by way of the {place}: round {round}");
+            rates.push(world.steps.run(&what, load).await?.all(202, &what)?);
+        }
+        if let (true, [edge, origin]) = (round > 0, rates.as_slice()) {
+            ours.push(*edge);
+            theirs.push(*origin);
+        }
+    }
+    let names = ["claims/s verified and forwarded by the edge", "claims/s at the origin itself"];
+    report.compare("edge_forward_vs_origin", None, names, ours, theirs)
+}
 
 /// `edge_refusal_vs_empty`: the same requests to both.
 pub async fn refusals(world: &World, report: &mut Report) -> Result<()> {

@@ -9,8 +9,10 @@ mod edge;
 mod figures;
 mod gate;
 mod load;
+mod news;
 mod redis;
 mod report;
+mod worker;
 mod world;
 
 use anyhow::{Result, bail};
@@ -39,7 +41,8 @@ fn main() -> Result<()> {
 }
 
 /// The parts, in the order of the run.
-const PARTS: [&str; 4] = ["sold-out", "accepted", "gate", "edge"];
+const PARTS: [&str; 10] =
+    ["sold-out", "accepted", "gate", "edge", "forwards", "worker", "memory", "starts", "sizes", "news"];
 
 /// Measures these parts, or all of them: only then is the report written.
 async fn bench(only: &[String]) -> Result<()> {
@@ -54,7 +57,13 @@ async fn bench(only: &[String]) -> Result<()> {
             "sold-out" => claims::sold_out(&world, &mut report).await?,
             "accepted" => claims::accepted(&world, &mut report).await?,
             "gate" => gate::decisions(&world, &mut report).await?,
-            _ => edge::refusals(&world, &mut report).await?,
+            "edge" => edge::refusals(&world, &mut report).await?,
+            "forwards" => edge::forwards(&world, &mut report).await?,
+            "worker" => worker::refusals(&world, &mut report).await?,
+            "memory" => worker::memory(&world, &mut report).await?,
+            "starts" => worker::starts(&world, &mut report).await?,
+            "sizes" => worker::sizes(&mut report)?,
+            _ => news::news(&world, &mut report).await?,
         }
     }
     world.stop().await?;

@@ -18,8 +18,23 @@ struct Setting {
 /// What a ratio should reach. Nothing fails when it does not: machines differ.
 #[derive(Debug, Serialize)]
 struct Aim {
-    at_least: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_least: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_most: Option<f64>,
     met: bool,
+}
+
+impl Aim {
+    /// In words, for the table.
+    fn words(&self) -> String {
+        let met = if self.met { "met" } else { "not met" };
+        match (self.at_least, self.at_most) {
+            (Some(least), _) => format!("   aim >= {least}: {met}"),
+            (None, Some(most)) => format!("   aim <= {most}: {met}"),
+            (None, None) => String::new(),
+        }
+    }
 }
 
 /// All that was measured.
@@ -33,6 +48,9 @@ pub struct Report {
     /// The same with the least and the greatest round.
     spread: BTreeMap<&'static str, Figure>,
     aims: BTreeMap<&'static str, Aim>,
+    /// Single figures, by what they are of: sizes, times, memory.
+    #[serde(flatten)]
+    notes: BTreeMap<&'static str, BTreeMap<&'static str, f64>>,
 }
 
 impl Report {
@@ -45,6 +63,7 @@ impl Report {
             ratios: BTreeMap::new(),
             spread: BTreeMap::new(),
             aims: BTreeMap::new(),
+            notes: BTreeMap::new(),
         }
     }
 
@@ -60,7 +79,7 @@ impl Report {
         let rounds = ours.iter().zip(&theirs).map(|(our, their)| our / their).collect();
         let ratio = Figure::of(name, rounds).context("nothing was measured")?;
         if let Some(at_least) = aim {
-            self.aims.insert(name, Aim { at_least, met: ratio.median >= at_least });
+            self.aims.insert(name, Aim { at_least: Some(at_least), at_most: None, met: ratio.median >= at_least });
         }
         self.ratios.insert(name, ratio.median);
         self.spread.insert(name, ratio);
@@ -68,6 +87,14 @@ impl Report {
             self.figures.push(Figure::of(what, rates).context("nothing was measured")?);
         }
         Ok(())
+    }
+
+    /// Adds a single figure, and what it should be at most.
+    pub fn note(&mut self, group: &'static str, name: &'static str, value: f64, at_most: Option<f64>) {
+        if at_most.is_some() {
+            self.aims.insert(name, Aim { at_least: None, at_most, met: at_most.is_none_or(|most| value <= most) });
+        }
+        self.notes.entry(group).or_default().insert(name, value);
     }
 
     /// Prints the table.
@@ -82,12 +109,15 @@ impl Report {
         }
         println!("\nRatios");
         for (name, ratio) in &self.spread {
-            let aim = self.aims.get(name).map(|aim| {
-                let met = if aim.met { "met" } else { "not met" };
-                format!("   aim >= {}: {met}", aim.at_least)
-            });
+            let aim = self.aims.get(name).map(Aim::words);
             let Figure { median, min, max, .. } = ratio;
             println!("  {name:<52} {median:>12.2}   ({min:.2} to {max:.2}){}", aim.unwrap_or_default());
+        }
+        for (group, figures) in &self.notes {
+            println!("\n{group}");
+            for (name, value) in figures {
+                println!("  {name:<52} {value:>12.1}{}", self.aims.get(name).map(Aim::words).unwrap_or_default());
+            }
         }
         println!("\n{seconds:.0} s");
     }

@@ -105,8 +105,13 @@ impl World {
 
     /// Creates a sale that is open now and limits nobody by address.
     pub async fn sale(&self, id: &str, total: u32) -> Result<AdminSale> {
+        Ok(self.stack.admin().create_sale(&Self::settings(id, total)?).await?)
+    }
+
+    /// The settings of such a sale.
+    pub fn settings(id: &str, total: u32) -> Result<SaleConfig> {
         let free = BucketLimit { rate_per_s: 1e6, burst: 1e6 };
-        let sale = SaleConfig {
+        Ok(SaleConfig {
             id: id.parse()?,
             version: 1,
             title: "Benchmark".into(),
@@ -125,8 +130,7 @@ impl World {
             anonymous_entry: true,
             backlog_limit: u32::MAX,
             address_limits: AddressLimits { claim: free, enter: free, status: free, read: free },
-        };
-        Ok(self.stack.admin().create_sale(&sale).await?)
+        })
     }
 
     /// Entry tokens of so many buyers.
