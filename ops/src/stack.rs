@@ -57,6 +57,8 @@ pub struct StackConfig {
     pub origin_env: Vec<(String, String)>,
     /// More arguments for every edge process, e.g. `["--instances", "1"]`.
     pub edge_args: Vec<String>,
+    /// Where single edge processes, by their number, find the origin [default: where it is].
+    pub edge_origins: Vec<(usize, String)>,
     /// More environment for single edge processes, by their number.
     pub edge_env: Vec<(usize, String, String)>,
     /// The edge's component; default `FLASHGATE_COMPONENT`, else the one built by `make wasm`.
@@ -79,6 +81,7 @@ impl Default for StackConfig {
             prefix: "fg".into(),
             origin_env: Vec::new(),
             edge_args: Vec::new(),
+            edge_origins: Vec::new(),
             edge_env: Vec::new(),
             component: None,
             bin_dir: None,
@@ -170,7 +173,8 @@ impl Stack {
             edge_urls.push(format!("http://127.0.0.1:{port}"));
             let mut args: Vec<OsString> = vec!["--component".into(), component.clone().into()];
             args.extend(["--listen".into(), format!("127.0.0.1:{port}").into()]);
-            args.extend(["--origin".into(), origin_urls[serving].clone().into()]);
+            let origin = config.edge_origins.iter().find(|(edge, _)| *edge == i).map(|(_, url)| url);
+            args.extend(["--origin".into(), origin.unwrap_or(&origin_urls[serving]).into()]);
             args.extend(["--edge-key-file".into(), secrets.file("edge-key").into()]);
             args.extend(config.edge_args.iter().map(OsString::from));
             edges.push(Proc::new(Recipe {

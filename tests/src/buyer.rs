@@ -142,18 +142,38 @@ impl Buyer {
         claimed(&self.retrying(|| self.claim_answer(key, quantity)).await?)
     }
 
+    /// The same, tried again also while the shop is out of reach or paused, or the outcome is unknown.
+    pub async fn claim_at_last(&self, key: &str, quantity: i64) -> Result<Claimed> {
+        const NOT_YET: [ProblemKind; 4] =
+            [ProblemKind::TryAgain, ProblemKind::Unavailable, ProblemKind::Unknown, ProblemKind::Paused];
+        claimed(&self.retrying_while(&NOT_YET, || self.claim_answer(key, quantity)).await?)
+    }
+
+    /// The sale he wants to buy in.
+    pub fn sale(&self) -> &SaleId {
+        &self.sale
+    }
+
     /// Repeats a request while it hears "try again", waiting as told.
     pub async fn retrying<F: Future<Output = Result<Answer>>>(&self, ask: impl Fn() -> F) -> Result<Answer> {
+        self.retrying_while(&[ProblemKind::TryAgain], ask).await
+    }
+
+    async fn retrying_while<F: Future<Output = Result<Answer>>>(
+        &self,
+        kinds: &[ProblemKind],
+        ask: impl Fn() -> F,
+    ) -> Result<Answer> {
         let end = Instant::now() + PATIENCE;
         loop {
             let answer = ask().await?;
             let problem = if answer.status.is_success() { None } else { answer.problem().ok() };
             let wait = match &problem {
-                Some(problem) if problem.kind() == Some(ProblemKind::TryAgain) => problem.retry_after_ms,
+                Some(problem) if problem.kind().is_some_and(|kind| kinds.contains(&kind)) => problem.retry_after_ms,
                 _ => return Ok(answer),
             };
             ensure!(Instant::now() < end, "told to try again for {PATIENCE:?}");
-            tokio::time::sleep(Duration::from_millis(wait.context("try-again without retry_after_ms")?)).await;
+            tokio::time::sleep(Duration::from_millis(wait.context("told to wait and not how long")?)).await;
         }
     }
 

@@ -8,6 +8,7 @@
 mod find;
 mod guard;
 mod postgres;
+mod proxy;
 mod rabbit;
 mod redis;
 mod shared;
@@ -16,6 +17,7 @@ mod watchdog;
 pub use find::program;
 pub use guard::Guarded;
 pub use postgres::Postgres;
+pub use proxy::Proxy;
 pub use rabbit::Rabbit;
 pub use redis::{Fsync, Redis};
 pub use shared::{SharedServers, shared};

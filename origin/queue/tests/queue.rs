@@ -5,12 +5,12 @@ mod support;
 
 use anyhow::Result;
 use flashgate_queue::{Published, Queue, QueueConfig, QueueError, Source};
-use flashgate_servers::{shared, until};
+use flashgate_servers::{Proxy, shared, until};
 use flashgate_shared::{HoldId, SaleId, envelope::ClaimEnvelope};
 use std::collections::BTreeSet;
 use support::{
-    PATIENCE, Proxy, ROOMY, batch, claim, config, declared, drain, is_unknown, publish_all, publish_surely, sale,
-    settles_at, take,
+    PATIENCE, ROOMY, batch, claim, config, declared, drain, is_unknown, publish_all, publish_surely, sale, settles_at,
+    take,
 };
 
 fn claims(numbers: std::ops::Range<u64>) -> Vec<ClaimEnvelope> {
@@ -314,7 +314,7 @@ async fn cut_connections_come_back_and_lose_nothing_that_was_confirmed() -> Resu
     let mut config = config("cut").await?;
     let server = shared().await?.rabbit().port();
     let proxy = Proxy::before(server).await?;
-    config.url = proxy.through(&config.url, server);
+    config.url = proxy.through(&config.url, server).expect("the broker's address");
     // An operation under way at the cut may end by its limit only: many rounds need it short.
     config.operation_timeout_ms = 3_000;
     config.confirm_timeout_ms = 3_000;
@@ -360,7 +360,7 @@ async fn a_silent_broker_makes_outcomes_unknown_and_holds_nobody_for_ever() -> R
     let mut config = config("silent").await?;
     let server = shared().await?.rabbit().port();
     let proxy = Proxy::before(server).await?;
-    config.url = proxy.through(&config.url, server);
+    config.url = proxy.through(&config.url, server).expect("the broker's address");
     config.confirm_timeout_ms = 500;
     config.operation_timeout_ms = 500;
     config.max_unconfirmed = 10;

@@ -1,4 +1,4 @@
-//! A broker of the test's own, claims to publish, and a proxy that loses connections.
+//! A broker of the test's own, and claims to publish.
 
 use anyhow::{Context, Result, ensure};
 use flashgate_queue::{Batch, Consumer, Depth, Message, Published, Queue, QueueConfig};
@@ -8,16 +8,8 @@ use flashgate_shared::{
     envelope::{ClaimEnvelope, ENVELOPE_VERSION},
     trace::TraceId,
 };
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::watch,
-    task::{AbortHandle, JoinSet},
-};
+use std::{collections::BTreeSet, sync::Mutex, time::Duration};
+use tokio::task::JoinSet;
 
 /// How long anything may take before the test is given up; never how long something should take.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -117,95 +109,4 @@ pub async fn settles_at(queue: &Queue, ready: u64, dead: u64) -> Result<()> {
     })
     .await
     .with_context(|| format!("wanted {wanted:?}, last {:?}", last.lock().unwrap()))
-}
-
-/// Forwards bytes between its own port and a server's, until told otherwise.
-pub struct Proxy {
-    port: u16,
-    /// Whether bytes are kept back: read from neither side, and the connections stay.
-    silent: watch::Sender<bool>,
-    /// The pumps of standing connections.
-    pumps: Arc<Mutex<Vec<AbortHandle>>>,
-    listening: AbortHandle,
-}
-
-impl Proxy {
-    pub async fn before(server: u16) -> Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let port = listener.local_addr()?.port();
-        let (silent, silenced) = watch::channel(false);
-        let pumps = Arc::new(Mutex::new(Vec::new()));
-        let standing = Arc::clone(&pumps);
-        let listening = tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                let pump = tokio::spawn(pump(client, server, silenced.clone()));
-                standing.lock().unwrap().push(pump.abort_handle());
-            }
-        });
-        Ok(Self { port, silent, pumps, listening: listening.abort_handle() })
-    }
-
-    /// The same URL by way of the proxy.
-    pub fn through(&self, url: &str, server: u16) -> String {
-        let direct = format!(":{server}/");
-        assert!(url.contains(&direct), "{url} is not on port {server}");
-        url.replace(&direct, &format!(":{}/", self.port))
-    }
-
-    /// Drops both sockets of every standing connection; new ones are welcome. How many there were.
-    pub fn cut(&self) -> usize {
-        let standing = std::mem::take(&mut *self.pumps.lock().unwrap());
-        standing.iter().filter(|pump| !pump.is_finished()).map(AbortHandle::abort).count()
-    }
-
-    /// From now on nothing passes, though connections stand and new ones are taken.
-    pub fn fall_silent(&self) {
-        self.silent.send_replace(true);
-    }
-
-    /// Everything passes again, what was kept back too.
-    pub fn speak(&self) {
-        self.silent.send_replace(false);
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.listening.abort();
-        self.cut();
-    }
-}
-
-async fn pump(client: TcpStream, server: u16, silenced: watch::Receiver<bool>) {
-    let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
-    // Either side's end ends both, so that none is left half open.
-    tokio::select! {
-        () = forward(&client, &server, silenced.clone()) => {}
-        () = forward(&server, &client, silenced) => {}
-    }
-}
-
-async fn forward(from: &TcpStream, to: &TcpStream, mut silenced: watch::Receiver<bool>) {
-    let mut buffer = vec![0; 64 * 1024];
-    loop {
-        if from.readable().await.is_err() || silenced.wait_for(|silent| !silent).await.is_err() {
-            return;
-        }
-        let mut bytes = match from.try_read(&mut buffer) {
-            Ok(0) => return,
-            Ok(count) => &buffer[..count],
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
-            Err(_) => return,
-        };
-        while !bytes.is_empty() {
-            if to.writable().await.is_err() {
-                return;
-            }
-            match to.try_write(bytes) {
-                Ok(count) => bytes = &bytes[count..],
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(_) => return,
-            }
-        }
-    }
 }
