@@ -10,7 +10,7 @@ use flashgate_shared::{
     sale::SalePhase,
     wire::{SaleView, TimeAnswer},
 };
-use flashgate_tests::{Buyer, Claimed, PATIENCE, Shop, Workerd, WorkerdConfig, faults};
+use flashgate_tests::{Buyer, Claimed, Shop, Workerd, WorkerdConfig, faults};
 use reqwest::{Method, StatusCode};
 
 /// An origin's answer that helps nobody.

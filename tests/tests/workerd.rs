@@ -98,17 +98,8 @@ async fn a_pause_and_a_sell_out_are_learnt_and_so_is_their_end() -> Result<()> {
         assert_eq!((problem.kind(), problem.status), (Some(ProblemKind::Paused), 503));
     }
     shop.stack.admin().resume(&sale).await?;
-    let mut won = None;
-    until("it sells again", PATIENCE, || {
-        let claim = winner.claim("k", 1);
-        let won = &mut won;
-        async move {
-            *won = Some(claim.await?.accepted()?);
-            Ok(true)
-        }
-    })
-    .await?;
-    let status = winner.settled(&won.context("accepted")?.status_url).await?;
+    let accepted = winner.claim_at_last("k", 1).await?.accepted()?;
+    let status = winner.settled(&accepted.status_url).await?;
     // The other isolate hears it from the Durable Object or from the origin.
     until("the other isolate knows that it is sold out", PATIENCE, || async {
         Ok(loser.claim("k", 1).await?.refused()? == ProblemKind::SoldOut)
