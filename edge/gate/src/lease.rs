@@ -103,6 +103,11 @@ impl LeaseBook {
         !self.plenty
     }
 
+    /// Whether the authority answers and hardly anybody else wants a permit.
+    pub(crate) fn is_nearly_alone(&self) -> bool {
+        !self.is_deaf() && self.crowd() <= limits::NEARLY_ALONE
+    }
+
     /// Requests that met the last shortage.
     pub(crate) fn crowd(&self) -> u32 {
         self.arrived.max(self.crowd)

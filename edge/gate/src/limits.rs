@@ -58,6 +58,8 @@ pub const QUESTIONS_MAX: u32 = 4_096;
 pub const QUESTION_EACH_MS: i64 = 1;
 /// Rounds whose answers are kept for those who have not looked yet.
 pub const ROUNDS_KEPT: usize = 8;
+/// So many requests at a shortage are no crowd.
+pub const NEARLY_ALONE: u32 = 2;
 /// Spare permits asked for beyond the demand that was seen.
 pub const WANT_SPARE_MAX: u32 = 4;
 /// How fast two clocks are assumed to drift apart: one millisecond in this many.

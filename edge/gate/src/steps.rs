@@ -74,7 +74,9 @@ impl Gate {
     }
 
     /// A look at the permits. While the authority gives all it is asked for there are more to be had:
-    /// then a request that finds none waits for the next lease instead of being refused.
+    /// then a request that finds none waits for the next lease instead of being refused. So does a
+    /// request that is nearly alone, for one more lease: what it lacks is not taken by a crowd, but has
+    /// not gathered yet, as in the first moments of a sale and after every long silence.
     async fn permit<H: Host, T>(
         &self,
         rq: &Request<'_, H>,
@@ -83,22 +85,26 @@ impl Gate {
         look: impl Fn(&mut LeaseBook, UnixMs) -> Option<T>,
     ) -> Result<T, Refusal> {
         let mut waiting = None;
+        let mut asked_alone = false;
         loop {
             let now_ms = rq.now.get();
-            let (is_due, deaf, crowd) = {
+            let (is_due, short, deaf, crowd) = {
                 let mut sale = sale.borrow_mut();
                 let book = sale.book(kind);
                 if let Some(found) = look(book, now_ms) {
                     return Ok(found);
                 }
-                if book.is_short() || !rq.may_wait() {
+                let short = book.is_short();
+                let hopeless = short && (asked_alone || !book.is_nearly_alone());
+                if hopeless || !rq.may_wait() {
                     let (deaf, crowd) = (book.is_deaf(), book.crowd());
                     drop(sale);
                     return Err(self.no_permit(rq, deaf, crowd));
                 }
-                (book.is_due(now_ms), book.is_deaf(), book.crowd())
+                (book.is_due(now_ms), short, book.is_deaf(), book.crowd())
             };
             if is_due {
+                asked_alone = short;
                 self.lease(rq, sale, kind).await;
                 continue;
             }

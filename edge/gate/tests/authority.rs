@@ -13,11 +13,9 @@ async fn permits_are_spent_once_and_carry_the_authoritys_grant() {
     let w = world();
     w.host.skew_ms.set(5_000);
     w.host.permits.set(1);
-    let mut outcomes = vec![];
-    for n in 0..3 {
-        outcomes.push(w.claim(&format!("b-{n}")).await.status);
-    }
-    assert_eq!(outcomes, [202, 503, 503]);
+    let crowd = ["a", "b", "c", "d", "e"].map(|buyer| w.claim(buyer));
+    let outcomes = futures_util::future::join_all(crowd).await;
+    assert_eq!(outcomes.iter().map(|got| got.status).collect::<Vec<_>>(), [202, 503, 503, 503, 503]);
     for seen in w.host.seen_at(CLAIM) {
         assert_eq!(seen.headers["flashgate-permit"], format!("{}.3", NOW_MS + 5_000));
         assert_eq!(seen.headers["flashgate-edge-key"], "edge-key");
@@ -40,7 +38,10 @@ async fn unused_permits_die() {
 async fn one_request_asks_and_the_others_use_what_they_know() {
     let w = world();
     w.host.permits.set(0);
-    assert_eq!(w.claim("a").await.kind(), "try-again");
+    let crowd = ["a", "b", "c", "d", "e"].map(|buyer| w.claim(buyer));
+    for refused in futures_util::future::join_all(crowd).await {
+        assert_eq!(refused.kind(), "try-again");
+    }
     w.host.advance(100);
     w.host.held.set(true);
     let ask = w.claim("leader");
@@ -60,6 +61,26 @@ async fn one_request_asks_and_the_others_use_what_they_know() {
     w.host.advance(100);
     w.claim("next").await;
     assert_eq!(w.host.leases().last().unwrap().want, 51 + 1 + limits::WANT_SPARE_MAX, "the demand that was seen");
+}
+
+#[tokio::test]
+async fn a_lone_buyer_waits_for_what_has_not_gathered_yet_and_asks_once_more() {
+    let w = world();
+    w.host.permits.set(0);
+    let from_ms = w.host.clock_ms.get();
+    let more = async {
+        while w.host.leases().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        w.host.permits.set(1);
+    };
+    let (alone, ()) = tokio::join!(w.claim("a"), more);
+    assert_eq!((alone.status, w.host.leases().len()), (202, 2));
+    assert!(w.host.clock_ms.get() - from_ms < flashgate_shared::limits::COLD_LEASE_WAIT_MS as i64);
+    // Where nothing gathers he is told so, after that one question.
+    w.host.permits.set(0);
+    w.host.advance(1_000);
+    assert_eq!((w.claim("b").await.kind(), w.host.leases().len()), ("try-again".into(), 4));
 }
 
 #[tokio::test]
@@ -105,9 +126,15 @@ async fn while_the_authority_gives_all_it_is_asked_for_nobody_is_refused() {
     w.host.permits.set(1);
     w.host.advance(300);
     assert_eq!(w.claim("c").await.status, 202);
-    let from = w.host.clock_ms.get();
-    assert_eq!(w.claim("d").await.kind(), "try-again");
-    assert_eq!(w.host.clock_ms.get(), from, "a short authority's edge refuses at once");
+    let (from, questions) = (w.host.clock_ms.get(), w.host.leases().len());
+    let crowd = ["d", "e", "f", "g"].map(|buyer| w.claim(buyer));
+    for refused in futures_util::future::join_all(crowd).await {
+        assert_eq!(refused.kind(), "try-again");
+    }
+    // The first two might have been alone: they see the others after one step.
+    let most_ms = i64::from(limits::NEARLY_ALONE) * limits::WAIT_STEP_MS as i64;
+    assert!(w.host.clock_ms.get() - from <= most_ms, "a short authority's edge refuses a crowd at once");
+    assert_eq!(w.host.leases().len(), questions);
 }
 
 #[tokio::test]
