@@ -20,6 +20,8 @@ const USER: &str = "guest";
 #[derive(Debug)]
 pub struct Rabbit {
     process: Guarded,
+    /// Erlang's port mapper. Started by us and not, as a daemon, by the node: so that it ends with us.
+    mapper: Guarded,
     dir: PathBuf,
     ports: Ports,
 }
@@ -41,6 +43,17 @@ impl Rabbit {
     }
 
     async fn launch(dir: PathBuf, ports: Ports) -> Result<Self> {
+        let mut command = Command::new(find::program("epmd", "erlang-base", &[])?);
+        command.args(["-address", "127.0.0.1", "-port", &ports.epmd.to_string()]);
+        let mut mapper = Guarded::start("epmd", &dir, command)?;
+        until("Erlang's port mapper answers", READY_WITHIN, || {
+            let running = mapper.check_running();
+            async move {
+                running?;
+                Ok(TcpStream::connect(("127.0.0.1", ports.epmd)).await.is_ok())
+            }
+        })
+        .await?;
         // Debian's wrapper in /usr/sbin switches the user and drops the environment; the script
         // itself, in the broker's own place, comes first.
         let direct = PathBuf::from("/usr/lib/rabbitmq/bin/rabbitmq-server");
@@ -56,12 +69,17 @@ impl Rabbit {
             }
         })
         .await?;
-        Ok(Self { process, dir, ports })
+        Ok(Self { process, mapper, dir, ports })
     }
 
     /// The AMQP port.
     pub fn port(&self) -> u16 {
         self.ports.amqp
+    }
+
+    /// The port of its port mapper.
+    pub fn mapper_port(&self) -> u16 {
+        self.ports.epmd
     }
 
     /// The address of the default virtual host.
@@ -110,13 +128,8 @@ impl Rabbit {
 
     /// Stops it, its port mapper too.
     pub async fn stop(self) -> Result<()> {
-        let ports = self.ports;
-        self.process.stop().await?;
-        // The port mapper is a daemon; it ends once it knows no node, when asked on its own port.
-        let mut command = Command::new("epmd");
-        command.args(["-port", &ports.epmd.to_string(), "-kill"]);
-        let _ = tokio::process::Command::from(command).output().await;
-        Ok(())
+        let stopped = self.process.stop().await;
+        stopped.and(self.mapper.stop().await)
     }
 }
 
