@@ -21,6 +21,8 @@ pub(crate) enum Class {
     Read,
     /// Claims of one buyer, from whatever address.
     Account,
+    /// Claims of one device, whatever accounts it uses: where the shop's entry tokens name devices.
+    Device,
     /// Questions of the whole instance about sales it does not know.
     Unknown,
 }

@@ -239,8 +239,11 @@ impl Gate {
         self.check_admission(rq, &sale, LeaseKind::Claim).await?;
         // 5: who it is. The first signature is verified here.
         entry::same_origin(head)?;
-        let buyer = self.verify(rq, head, &sale).await?;
-        self.take(rq, (Class::Account, id, buyer), limit)?;
+        let entry = self.verify(rq, head, &sale).await?;
+        self.take(rq, (Class::Account, id, entry.sub), limit)?;
+        if let Some(device) = entry.did {
+            self.take(rq, (Class::Device, id, device), limit)?;
+        }
         let body = read(body).await?;
         // 6: spend and forward.
         let permit = self.spend(rq, &sale, LeaseKind::Claim).await?;

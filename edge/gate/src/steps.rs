@@ -11,11 +11,11 @@ use crate::{
     refuse::Refusal,
 };
 use flashgate_shared::{
-    BuyerId, UnixMs,
+    UnixMs,
     admission::Permit,
     problem::ProblemKind,
     sale::{AddressLimits, BucketLimit, SalePhase},
-    token::{self, Lifetime, TokenError},
+    token::{self, EntryClaims, Lifetime, TokenError},
     wire::LeaseKind,
 };
 use std::hash::Hash;
@@ -138,7 +138,7 @@ impl Gate {
         rq: &Request<'_, H>,
         head: &http::Request<()>,
         sale: &SaleRef,
-    ) -> Result<BuyerId, Refusal> {
+    ) -> Result<EntryClaims, Refusal> {
         let now_ms = self.now_ms(rq);
         let check = || {
             let sale = sale.borrow();
@@ -151,7 +151,7 @@ impl Gate {
             self.update(rq, sale, true).await;
             found = check();
         }
-        found.map(|claims| claims.sub).map_err(|e| {
+        found.map_err(|e| {
             let mut refusal = entry::token_refusal(&e);
             refusal.now_ms = Some(now_ms);
             refusal

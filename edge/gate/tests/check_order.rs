@@ -206,6 +206,19 @@ async fn one_buyer_has_no_more_tries_than_one_address() {
 }
 
 #[tokio::test]
+async fn one_device_has_no_more_tries_than_one_address_whatever_accounts_it_uses() {
+    let w = world();
+    w.set_sale("address_limits", json!({"claim": {"rate_per_s": 0.001, "burst": 3.0}}));
+    for n in 0..5 {
+        let token = w.device_token(&format!("buyer-{n}"), "phone");
+        let got = w.send_from(&format!("10.0.2.{n}"), World::claim_with(&token)).await;
+        assert_eq!(got.status, if n < 3 { 202 } else { 429 }, "{n}");
+    }
+    let other = w.device_token("buyer-0", "tablet");
+    assert_eq!(w.send_from("10.0.3.1", World::claim_with(&other)).await.status, 202, "another device");
+}
+
+#[tokio::test]
 async fn the_window_is_judged_by_the_authoritys_clock() {
     for (skew_ms, kind) in [(-3_600_000, "not-open"), (0, ""), (7_200_000, "closed")] {
         let w = world();

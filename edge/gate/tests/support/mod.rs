@@ -255,7 +255,10 @@ impl World {
     }
 
     pub fn claim_request(&self, buyer: &str) -> Request<Bytes> {
-        let token = self.token(buyer);
+        Self::claim_with(&self.token(buyer))
+    }
+
+    pub fn claim_with(token: &str) -> Request<Bytes> {
         post(CLAIM, &[("idempotency-key", "k"), ("authorization", &format!("Bearer {token}"))])
     }
 
@@ -264,8 +267,18 @@ impl World {
     }
 
     pub fn token(&self, buyer: &str) -> String {
+        self.sign("k1", &self.entry(buyer))
+    }
+
+    pub fn device_token(&self, buyer: &str, device: &str) -> String {
+        let mut claims = self.entry(buyer);
+        claims["did"] = device.into();
+        self.sign("k1", &claims)
+    }
+
+    fn entry(&self, buyer: &str) -> Value {
         let now_s = self.host.authority_ms() / 1000;
-        self.sign("k1", &json!({"iss": "shop", "aud": SALE, "sub": buyer, "jti": "j", "iat": now_s, "nbf": now_s, "exp": now_s + 600}))
+        json!({"iss": "shop", "aud": SALE, "sub": buyer, "jti": "j", "iat": now_s, "nbf": now_s, "exp": now_s + 600})
     }
 
     pub fn sign(&self, kid: &str, claims: &Value) -> String {
