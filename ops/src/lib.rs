@@ -16,3 +16,4 @@ pub mod state;
 pub mod steps;
 pub mod times;
 pub mod values;
+pub mod workerd;

@@ -6,6 +6,7 @@ use crate::{
     stack::{Backends, Stack, StackConfig},
     state::{self, ShopState},
     steps::Steps,
+    workerd::Workerd,
 };
 use anyhow::{Context, Result};
 use flashgate_servers::Servers;
@@ -56,15 +57,17 @@ impl Shop {
     /// What other commands need to find it.
     pub fn state(&self) -> ShopState {
         let stack = &self.stack;
+        let worker_urls = stack.workers().iter().map(|worker| worker.url().to_owned());
+        let worker_pids = stack.workers().iter().map(Workerd::pid);
         ShopState {
             version: ShopState::VERSION,
             pid: std::process::id(),
-            edge_urls: stack.edge_urls().to_vec(),
+            edge_urls: stack.edge_urls().iter().cloned().chain(worker_urls).collect(),
             origin_url: stack.origin_url().to_owned(),
             provider_url: stack.provider_url().to_owned(),
             admin_token_file: stack.admin_token_file(),
             data_dir: stack.data_dir().to_owned(),
-            edge_pids: (0..stack.edge_urls().len()).filter_map(|i| stack.edge_pid(i)).collect(),
+            edge_pids: (0..stack.edge_urls().len()).filter_map(|i| stack.edge_pid(i)).chain(worker_pids).collect(),
             origin_pids: (0..stack.origins()).filter_map(|i| stack.origin_pid(i)).collect(),
         }
     }

@@ -7,6 +7,7 @@ use crate::{
     provider::{NOTICES_PATH, Provider, ProviderConfig},
     secrets::Secrets,
     steps::Steps,
+    workerd::{Workerd, WorkerdConfig},
 };
 use anyhow::{Context, Result, bail, ensure};
 use flashgate_servers::free_port;
@@ -47,6 +48,8 @@ pub struct Backends {
 pub struct StackConfig {
     /// Edge processes, at least 1.
     pub edges: usize,
+    /// Cloudflare Workers, each in a workerd of its own, as `make worker` built them.
+    pub workers: usize,
     /// Origin processes: the roles of each. The first with `serve` or `all` is the one the edges
     /// and the provider talk to. Default `[["all"]]`.
     pub origin_roles: Vec<Vec<&'static str>>,
@@ -77,6 +80,7 @@ impl Default for StackConfig {
     fn default() -> Self {
         Self {
             edges: 1,
+            workers: 0,
             origin_roles: vec![vec!["all"]],
             prefix: "fg".into(),
             origin_env: Vec::new(),
@@ -99,6 +103,7 @@ pub struct Stack {
     // Processes before the directory their logs are in: fields are dropped in this order.
     edges: Vec<Proc>,
     edge_urls: Vec<String>,
+    workers: Vec<Workerd>,
     origins: Vec<Proc>,
     origin_urls: Vec<String>,
     serving: usize,
@@ -118,7 +123,7 @@ impl Stack {
         let is_serving = |roles: &Vec<&str>| roles.iter().any(|r| SERVING.contains(r));
         let serving = config.origin_roles.iter().position(is_serving);
         let serving = serving.context("one origin process needs the role serve or all")?;
-        let stack = Self::prepare(backends, &config, serving).await?;
+        let mut stack = Self::prepare(backends, &config, serving).await?;
         if !config.origin_roles.iter().flatten().any(|r| MIGRATING.contains(r)) {
             steps.run("database migrated", stack.migrate(backends, &config)).await?;
         }
@@ -127,6 +132,12 @@ impl Stack {
         steps.run(&what, async { try_join_all((0..stack.origins.len()).map(|i| stack.start_origin(i))).await }).await?;
         let what = format!("edge ready ({} × WebAssembly gate)", stack.edges.len());
         steps.run(&what, async { try_join_all((0..stack.edges.len()).map(|i| stack.start_edge(i))).await }).await?;
+        if config.workers > 0 {
+            let worker = WorkerdConfig::new(stack.origin_url(), stack.edge_key());
+            let what = format!("Worker ready ({} × workerd)", config.workers);
+            let workers = async { try_join_all((0..config.workers).map(|_| Workerd::start(&worker))).await };
+            stack.workers = steps.run(&what, workers).await?;
+        }
         Ok(stack)
     }
 
@@ -193,6 +204,7 @@ impl Stack {
         Ok(Self {
             edges,
             edge_urls,
+            workers: Vec::new(),
             origins,
             origin_urls,
             serving,
@@ -224,7 +236,12 @@ impl Stack {
         &self.edge_urls[i % self.edge_urls.len()]
     }
 
-    /// Addresses of all edges.
+    /// The Workers.
+    pub fn workers(&self) -> &[Workerd] {
+        &self.workers
+    }
+
+    /// Addresses of all edges that are hosts.
     pub fn edge_urls(&self) -> &[String] {
         &self.edge_urls
     }
@@ -356,13 +373,14 @@ impl Stack {
         for part in self.edges.iter().chain(&self.origins) {
             part.check().await?;
         }
-        Ok(())
+        self.workers.iter().try_for_each(Workerd::check_running)
     }
 
     /// Stops everything, gracefully: first no more buyers, then the work. A part that does not end
     /// cleanly is an error, after all have ended.
     pub async fn stop(self) -> Result<()> {
-        let mut outcome = Ok(());
+        let ended = futures_util::future::join_all(self.workers.into_iter().map(Workerd::stop)).await;
+        let mut outcome = ended.into_iter().fold(Ok(()), Result::and);
         for parts in [&self.edges, &self.origins] {
             let ended = futures_util::future::join_all(parts.iter().map(Proc::term)).await;
             outcome = ended.into_iter().fold(outcome, Result::and);

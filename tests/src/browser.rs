@@ -27,7 +27,7 @@ impl Browser {
         let port = free_port()?;
         let mut command = std::process::Command::new(program("chromedriver", "chromium-driver", &[])?);
         command.arg(format!("--port={port}"));
-        let mut driver = Guarded::start("chromedriver", dir.path(), command)?;
+        let driver = Guarded::start("chromedriver", dir.path(), command)?;
         let address = format!("http://127.0.0.1:{port}");
         let http = reqwest::Client::builder().no_proxy().build()?;
         until("chromedriver answers", PATIENCE, || {

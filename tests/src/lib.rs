@@ -12,15 +12,14 @@ pub mod faults;
 mod origin;
 mod shop;
 mod tokens;
-mod workerd;
 
 pub use auditor::Books;
 pub use browser::Browser;
 pub use buyer::{Answer, Buyer, Claimed};
+pub use flashgate_ops::workerd::{KilledWorkerd, Workerd, WorkerdConfig};
 pub use origin::Direct;
 pub use shop::{Shop, shop};
 pub use tokens::{entry_claims, sign, signed_by};
-pub use workerd::{KilledWorkerd, Workerd, WorkerdConfig};
 
 use std::time::Duration;
 

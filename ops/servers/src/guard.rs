@@ -10,6 +10,7 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::Stdio,
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 use tokio::process::{Child, Command};
@@ -21,7 +22,7 @@ const STOP_WITHIN: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Guarded {
     name: &'static str,
-    child: Child,
+    child: Mutex<Child>,
     watchdog: Watchdog,
     pid: u32,
     stop: Signal,
@@ -44,7 +45,7 @@ impl Guarded {
         command.process_group(0).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
         let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         let pid = child.id().context("the process has no id")?;
-        Ok(Self { name, child, watchdog: Watchdog::over(pid, stop)?, pid, stop, log })
+        Ok(Self { name, child: Mutex::new(child), watchdog: Watchdog::over(pid, stop)?, pid, stop, log })
     }
 
     /// The process id of the program itself.
@@ -58,8 +59,8 @@ impl Guarded {
     }
 
     /// Fails with the end of its log when the program has ended.
-    pub fn check_running(&mut self) -> Result<()> {
-        match self.child.try_wait()? {
+    pub fn check_running(&self) -> Result<()> {
+        match self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait()? {
             None => Ok(()),
             Some(status) => anyhow::bail!("{} ended with {status}:\n{}", self.name, self.log_tail()),
         }
@@ -74,8 +75,7 @@ impl Guarded {
 
     /// Sends a signal to the program.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = Pid::from_raw(i32::try_from(self.pid)?);
-        kill(pid, signal).with_context(|| format!("cannot send {signal} to {}", self.name))
+        send(self.name, self.pid, signal)
     }
 
     /// Asks the program to end and waits until it is gone.
@@ -89,13 +89,20 @@ impl Guarded {
         self.end(Signal::SIGKILL).await
     }
 
-    async fn end(mut self, signal: Signal) -> Result<()> {
+    async fn end(self, signal: Signal) -> Result<()> {
+        let Self { name, child, watchdog, pid, .. } = self;
+        let mut child = child.into_inner().unwrap_or_else(PoisonError::into_inner);
         // The id is the program's until it was waited for.
-        if self.child.id().is_some() {
-            self.signal(signal)?;
+        if child.id().is_some() {
+            send(name, pid, signal)?;
         }
-        let ended = tokio::time::timeout(STOP_WITHIN, self.child.wait()).await;
-        ended.with_context(|| format!("{} does not end", self.name))??;
-        self.watchdog.dismiss().await
+        let ended = tokio::time::timeout(STOP_WITHIN, child.wait()).await;
+        ended.with_context(|| format!("{name} does not end"))??;
+        watchdog.dismiss().await
     }
+}
+
+fn send(name: &str, pid: u32, signal: Signal) -> Result<()> {
+    let pid = Pid::from_raw(i32::try_from(pid)?);
+    kill(pid, signal).with_context(|| format!("cannot send {signal} to {name}"))
 }

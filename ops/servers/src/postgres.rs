@@ -60,7 +60,7 @@ impl Postgres {
         }
         let logs = dir.with_file_name("postgres-log");
         // SIGINT: disconnect everybody and end in order.
-        let mut process = Guarded::start_with("postgres", &logs, command, Signal::SIGINT)?;
+        let process = Guarded::start_with("postgres", &logs, command, Signal::SIGINT)?;
         let ready = program("pg_isready")?;
         until("Postgres answers", READY_WITHIN, || {
             let running = process.check_running();

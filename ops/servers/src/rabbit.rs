@@ -45,7 +45,7 @@ impl Rabbit {
     async fn launch(dir: PathBuf, ports: Ports) -> Result<Self> {
         let mut command = Command::new(find::program("epmd", "erlang-base", &[])?);
         command.args(["-address", "127.0.0.1", "-port", &ports.epmd.to_string()]);
-        let mut mapper = Guarded::start("epmd", &dir, command)?;
+        let mapper = Guarded::start("epmd", &dir, command)?;
         until("Erlang's port mapper answers", READY_WITHIN, || {
             let running = mapper.check_running();
             async move {
@@ -60,7 +60,7 @@ impl Rabbit {
         let program = if direct.exists() { direct } else { find::program("rabbitmq-server", "rabbitmq-server", &[])? };
         let mut command = Command::new(program);
         environment(&mut command, &dir, ports)?;
-        let mut process = Guarded::start("rabbit", &dir, command)?;
+        let process = Guarded::start("rabbit", &dir, command)?;
         until("RabbitMQ answers", READY_WITHIN, || {
             let running = process.check_running();
             async move {

@@ -53,7 +53,7 @@ impl Redis {
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
         command.args(["--save", "", "--appendonly", "yes", "--appendfsync", appendfsync]);
         command.args(["--maxmemory-policy", "noeviction", "--daemonize", "no"]).arg("--dir").arg(&dir);
-        let mut process = Guarded::start("redis", &dir, command)?;
+        let process = Guarded::start("redis", &dir, command)?;
         until("Redis answers", READY_WITHIN, || {
             let running = process.check_running();
             async move {

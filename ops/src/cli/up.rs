@@ -29,6 +29,9 @@ pub(super) struct ShopArgs {
     /// Edge processes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub edges: u8,
+    /// Cloudflare Workers beside them, in workerd, as `make worker` built them
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=64))]
+    pub workers: u8,
     /// Port of the first edge [default: a free one]
     #[arg(long)]
     port: Option<u16>,
@@ -41,15 +44,16 @@ pub(super) struct ShopArgs {
 }
 
 impl ShopArgs {
-    /// A shop with this many edges, all else by default.
-    pub(super) fn with_edges(edges: u8) -> Self {
-        Self { edges, port: None, data_dir: None, component: None }
+    /// A shop with so many edges, all else by default.
+    pub(super) fn with_edges(edges: u8, workers: u8) -> Self {
+        Self { edges, workers, port: None, data_dir: None, component: None }
     }
 
     /// The stack's configuration.
     pub(super) fn config(&self) -> StackConfig {
         StackConfig {
             edges: usize::from(self.edges),
+            workers: usize::from(self.workers),
             edge_port: self.port,
             data_dir: self.data_dir.clone(),
             component: self.component.clone(),
@@ -91,6 +95,9 @@ pub(super) fn addresses(stack: &Stack) -> String {
     let mut text = String::from("\n");
     for url in stack.edge_urls() {
         text += &format!("  edge      {url}\n");
+    }
+    for worker in stack.workers() {
+        text += &format!("  worker    {}\n", worker.url());
     }
     text += &format!("  origin    {}\n", stack.origin_url());
     text += &format!("  provider  {}\n", stack.provider_url());

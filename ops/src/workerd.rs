@@ -4,6 +4,7 @@
 //! its own address; there is one data centre, `local`; and a Durable Object lives in the process of
 //! its first isolate. Several isolates of the Worker can be had: they share its Durable Objects.
 
+use crate::stack::bin_dir;
 use anyhow::{Context, Result, ensure};
 use flashgate_servers::{Guarded, READY_WITHIN, free_port, until};
 use std::{
@@ -15,6 +16,8 @@ use std::{
 };
 use tempfile::TempDir;
 
+/// How it is deployed: what runs here is to be of the same day.
+const WRANGLER: &str = include_str!("../../wrangler.toml");
 /// The configuration's name in a directory of its own.
 const CONFIG_FILE: &str = "workerd.capnp";
 
@@ -52,7 +55,8 @@ impl Workerd {
     pub async fn start(config: &WorkerdConfig) -> Result<Self> {
         ensure!(config.isolates > 0, "the Worker needs at least one isolate");
         let dir = tempfile::Builder::new().prefix("flashgate-workerd-").tempdir()?;
-        let built = crate::shop::target_dir()?.join("worker");
+        let bin_dir = bin_dir()?;
+        let built = bin_dir.parent().unwrap_or(&bin_dir).join("worker");
         // The configuration embeds files by names relative to itself.
         for file in ["index.js", "gate.wasm"] {
             let from = built.join(file);
@@ -78,6 +82,11 @@ impl Workerd {
     /// The address of isolate `i`, counted round.
     pub fn url_of(&self, i: usize) -> &str {
         &self.urls[i % self.urls.len()]
+    }
+
+    /// Fails with the end of its log when it has ended.
+    pub fn check_running(&self) -> Result<()> {
+        self.process.check_running()
     }
 
     /// The process id.
@@ -114,7 +123,7 @@ impl KilledWorkerd {
 async fn serve(dir: &Path, urls: &[String]) -> Result<Guarded> {
     let mut command = Command::new(program()?);
     command.arg("serve").arg(dir.join(CONFIG_FILE));
-    let mut process = Guarded::start("workerd", dir, command)?;
+    let process = Guarded::start("workerd", dir, command)?;
     let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build()?;
     until("workerd answers", READY_WITHIN, || {
         let running = process.check_running();
@@ -184,11 +193,9 @@ const config :Workerd.Config = (
 }
 
 /// That of `wrangler.toml`.
-fn compatibility_date() -> Result<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wrangler.toml");
-    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let line = text.lines().find_map(|line| line.strip_prefix("compatibility_date = "));
-    Ok(line.context("wrangler.toml names no compatibility_date")?.trim().trim_matches('"').to_owned())
+fn compatibility_date() -> Result<&'static str> {
+    let line = WRANGLER.lines().find_map(|line| line.strip_prefix("compatibility_date = "));
+    Ok(line.context("wrangler.toml names no compatibility_date")?.trim().trim_matches('"'))
 }
 
 /// The program, where `setup.sh worker` put it: `@cloudflare/workerd-<platform>/bin/workerd`.
