@@ -2,6 +2,7 @@
 
 mod audit;
 mod demo;
+mod page;
 mod rehearse;
 mod sale;
 mod up;
@@ -45,6 +46,8 @@ enum Command {
     Rehearse(rehearse::RehearseArgs),
     /// Check that a sale's books hold; exit code 1 when they do not
     Audit(audit::AuditArgs),
+    /// Export the sale page for a CDN
+    Page(page::PageArgs),
     /// Run the payment provider simulator alone
     Provider(ProviderArgs),
 }
@@ -125,6 +128,7 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Sale(args) => sale::run(args).await,
         Command::Rehearse(args) => rehearse::run(args).await,
         Command::Audit(args) => audit::run(args).await,
+        Command::Page(args) => page::run(&args),
         Command::Provider(args) => provider(args).await,
     }
 }

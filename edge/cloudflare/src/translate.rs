@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use flashgate_gate::{Answer, Body, BodyError, OriginError, RequestBody, Terms};
 use futures_util::StreamExt;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header::CONTENT_ENCODING};
 use worker::{
-    ByteStream, Headers, Request, RequestInit, RequestRedirect, Response, ResponseBody, ResponseBuilder,
+    ByteStream, EncodeBody, Headers, Request, RequestInit, RequestRedirect, Response, ResponseBody, ResponseBuilder,
     js_sys::{Reflect, Uint8Array},
     web_sys::ReadableStream,
 };
@@ -130,7 +130,11 @@ fn no_answer(status: StatusCode) -> Option<OriginError> {
 /// The gate's answer as the runtime sends it: what is there as a whole goes with its length.
 pub(crate) fn response(answer: Answer<Runtime>) -> worker::Result<Response> {
     let (parts, body) = answer.into_parts();
-    let builder = ResponseBuilder::new().with_status(parts.status.as_u16()).with_headers(fields(&parts.headers)?);
+    let mut builder = ResponseBuilder::new().with_status(parts.status.as_u16()).with_headers(fields(&parts.headers)?);
+    if parts.headers.contains_key(CONTENT_ENCODING) {
+        // The gate has encoded it: the runtime must not do so again.
+        builder = builder.with_encode_body(EncodeBody::Manual);
+    }
     Ok(match body {
         // The answer to HEAD, or a status that has no body: nothing is said of its length.
         Body::Bytes(bytes) if bytes.is_empty() => builder.empty(),

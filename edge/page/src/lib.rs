@@ -15,10 +15,29 @@ pub struct Asset {
     pub content_type: &'static str,
     /// The bytes.
     pub body: &'static [u8],
+    /// The same in gzip (RFC 1952).
+    pub gzip: &'static [u8],
     /// A strong entity tag, quotes included (RFC 9110 §8.8.3).
     pub etag: &'static str,
+    /// That of the compressed bytes: a strong tag names bytes, not meaning.
+    pub gzip_etag: &'static str,
     /// Whether the name changes with the content, so that it may be cached for ever.
     pub immutable: bool,
+}
+
+impl Asset {
+    /// The headers it is served with, whoever serves it; without the tag, which names an encoding.
+    pub fn headers(&self) -> Vec<(&'static str, &'static str)> {
+        let cache = if self.immutable { "public, max-age=31536000, immutable" } else { "no-cache" };
+        let mut headers = vec![
+            ("content-type", self.content_type),
+            ("cache-control", cache),
+            ("x-content-type-options", "nosniff"),
+            ("vary", "accept-encoding"),
+        ];
+        headers.extend(DOCUMENT_HEADERS);
+        headers
+    }
 }
 
 include!(concat!(env!("OUT_DIR"), "/assets.rs"));
@@ -28,6 +47,16 @@ static REFUSAL: &str = include_str!(concat!(env!("OUT_DIR"), "/refusal.html"));
 /// What the page may load and where it may send: only its own origin, nothing inline.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
      connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// The headers of every document for people, and of what it links.
+pub const DOCUMENT_HEADERS: [(&str, &str); 3] = [
+    ("content-security-policy", CONTENT_SECURITY_POLICY),
+    // Not `no-referrer`: with it a form's post says `Origin: null`, and the origin check could not tell it
+    // from another site's.
+    ("referrer-policy", "same-origin"),
+    // For browsers older than `frame-ancestors`.
+    ("x-frame-options", "DENY"),
+];
 
 /// The asset served under this path.
 pub fn asset(path: &str) -> Option<&'static Asset> {
@@ -92,6 +121,18 @@ mod tests {
         }
         let links = page.matches("/assets/").count();
         assert_eq!(links, 2, "a link in the page that no asset answers");
+    }
+
+    #[test]
+    fn the_compressed_bytes_are_those_of_the_asset() {
+        use std::io::Read;
+        for asset in LINKED.iter().chain([sale_page()]) {
+            let mut plain = Vec::new();
+            flate2::read::GzDecoder::new(asset.gzip).read_to_end(&mut plain).unwrap();
+            assert_eq!(plain, asset.body, "{}", asset.path);
+            assert!(asset.gzip.len() < asset.body.len(), "{}", asset.path);
+            assert_ne!(asset.etag, asset.gzip_etag);
+        }
     }
 
     #[test]

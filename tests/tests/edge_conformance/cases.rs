@@ -407,6 +407,26 @@ fn reads() -> Vec<Case> {
         Case::new("read::style", "GET", "{style}", 200)
             .shows("content-type", "text/css")
             .shows("cache-control", "immutable"),
+        Case::new("read::page_in_gzip", "GET", "/s/{sale}", 200)
+            .header("accept-encoding", "gzip, br")
+            .shows("content-encoding", "gzip")
+            .shows("vary", "accept-encoding")
+            .shows("etag", "-gzip\""),
+        Case::new("read::page_head_in_gzip", "HEAD", "/s/{sale}", 200)
+            .header("accept-encoding", "gzip")
+            .shows("content-encoding", "gzip"),
+        Case::new("read::page_without_gzip", "GET", "/s/{sale}", 200)
+            .header("accept-encoding", "br, gzip;q=0")
+            .shows("vary", "accept-encoding"),
+        Case::new("read::page_unchanged_in_gzip", "GET", "/s/{sale}", 304)
+            .header("accept-encoding", "gzip")
+            .header("if-none-match", "{page etag}"),
+        Case::new("read::script_in_gzip", "GET", "{script}", 200)
+            .header("accept-encoding", "gzip")
+            .shows("content-encoding", "gzip"),
+        Case::new("read::refusal_is_never_compressed", "GET", "/nothing", 404)
+            .kind("not-found")
+            .header("accept-encoding", "gzip"),
         Case::new("read::sale_too_often", "GET", "/v1/sales/{sale}", 429).kind("slow-down").sale(&[Limited]).before(1),
     ];
     let phases: [&[Feature]; 6] = [&[], &[Scheduled], &[Paused], &[Closed], &[Ended], &[SoldOut]];

@@ -18,9 +18,10 @@ use wire::Reply;
 use world::{Runtime, World};
 
 /// Headers that must be the same on all runtimes.
-const COMPARED: [&str; 14] = [
+const COMPARED: [&str; 16] = [
     "allow",
     "cache-control",
+    "content-encoding",
     "content-language",
     "content-security-policy",
     "content-type",
@@ -30,6 +31,7 @@ const COMPARED: [&str; 14] = [
     "referrer-policy",
     "retry-after",
     "set-cookie",
+    "vary",
     "x-content-type-options",
     "x-frame-options",
     "www-authenticate",
@@ -134,8 +136,12 @@ fn comparable(case: &Case, reply: &Reply) -> Result<Comparable> {
             steady(&mut value);
             serde_json::to_string_pretty(&value)?
         }
-        // Words for people: the numbers in them are waits and times.
-        Err(_) => std::str::from_utf8(&reply.body)?.split(|c: char| c.is_ascii_digit()).collect::<Vec<_>>().join("#"),
+        Err(_) => match std::str::from_utf8(&reply.body) {
+            // Words for people: the numbers in them are waits and times.
+            Ok(words) => words.split(|c: char| c.is_ascii_digit()).collect::<Vec<_>>().join("#"),
+            // Compressed.
+            Err(_) => reply.body.escape_ascii().to_string(),
+        },
     };
     Ok(Comparable { status: reply.status, headers, body })
 }
