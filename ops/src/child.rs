@@ -71,6 +71,11 @@ impl Proc {
         Self { recipe, pid: AtomicU32::new(0), running: Mutex::new(None) }
     }
 
+    /// Its executable.
+    pub fn program(&self) -> &Path {
+        &self.recipe.program
+    }
+
     /// Its process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         Some(self.pid.load(Ordering::SeqCst)).filter(|pid| *pid != 0)

@@ -256,6 +256,11 @@ impl Stack {
         &self.origin_urls[i]
     }
 
+    /// The origin's executable.
+    pub fn origin_program(&self) -> &Path {
+        self.origins[self.serving].program()
+    }
+
     /// Number of origin processes.
     pub fn origins(&self) -> usize {
         self.origins.len()

@@ -31,3 +31,10 @@ pub fn signed_by(pair: &Ed25519KeyPair, header: &Value, claims: &Value) -> Strin
     let signature = URL_SAFE_NO_PAD.encode(pair.sign(text.as_bytes()));
     format!("{text}.{signature}")
 }
+
+/// The `kid` of a JWT.
+pub fn key_id(token: &str) -> Result<String> {
+    let header = token.split('.').next().context("no JWT")?;
+    let header: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(header)?)?;
+    Ok(header["kid"].as_str().context("no kid")?.to_owned())
+}

@@ -128,7 +128,8 @@ impl Config {
         }
         if let Some(path) = &self.edge_key_file {
             let key = std::fs::read_to_string(path).with_context(|| format!("edge key in {}", path.display()))?;
-            let key = key.trim();
+            // The origin's file may hold older keys after the current one.
+            let key = key.trim_start().lines().next().unwrap_or_default().trim_end();
             ensure!(!key.is_empty() && key.len() <= MAX_SECRET_BYTES, "edge key in {}: bad length", path.display());
             variables.insert("edge_key".to_owned(), key.to_owned());
         }

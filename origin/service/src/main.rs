@@ -1,10 +1,11 @@
-//! `flashgate-origin <role[,role]|all> [--config FILE]`, and `flashgate-origin config`.
+//! `flashgate-origin <role[,role]|all> [--config FILE]`, `flashgate-origin config` and `flashgate-origin jwks`.
 
 use anyhow::Context;
 use clap::Parser;
 use flashgate_origin::{
     config::{Config, DEFAULT_TOML},
     run::{Role, run},
+    secrets::public_keys,
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use std::{path::PathBuf, process::ExitCode};
@@ -14,7 +15,7 @@ use std::{path::PathBuf, process::ExitCode};
 #[command(version)]
 struct Args {
     /// What to do: serve, work, relay, sweep, migrate, several with commas, or all. `config` prints
-    /// the commented default settings.
+    /// the commented default settings, `jwks` the public keys of entry tokens.
     roles: String,
     /// A TOML file over the default settings; the environment (FLASHGATE_SECTION__KEY) overrides it.
     #[arg(long)]
@@ -41,6 +42,11 @@ fn main() -> ExitCode {
 }
 
 fn start(args: &Args) -> anyhow::Result<()> {
+    if args.roles == "jwks" {
+        let config = Config::load(args.config.as_deref())?;
+        println!("{:#}", public_keys(&config.secrets)?);
+        return Ok(());
+    }
     let roles = Role::parse_list(&args.roles).map_err(anyhow::Error::msg)?;
     let config = Config::load(args.config.as_deref())?;
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log.filter).context("settings: log.filter")?;

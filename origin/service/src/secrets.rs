@@ -1,9 +1,12 @@
 //! What only the origin may know. Read once, never printed: no type here shows its content.
 
-use crate::config::{SecretsConfig, TokenConfig};
+use crate::{
+    config::{SecretsConfig, TokenConfig},
+    status_url::MacKeys,
+};
 use anyhow::{Context, bail};
 use aws_lc_rs::{
-    hmac,
+    digest::{SHA256, digest},
     signature::{Ed25519KeyPair, KeyPair},
 };
 use base64::{
@@ -13,17 +16,19 @@ use base64::{
 use flashgate_shared::token::{EntryClaims, KeySet};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use std::path::Path;
-use subtle::ConstantTimeEq;
+use subtle::{Choice, ConstantTimeEq};
 
 /// Shortest shared secret that is taken, in bytes.
 const SECRET_MIN_BYTES: usize = 16;
+/// Most secrets in one file: the current one, and those that still count during a rotation.
+const SECRETS_PER_FILE: usize = 4;
 
 /// The origin's secrets, and the public keys that go with them.
 pub struct Secrets {
-    edge_key: Vec<u8>,
-    admin_token: Vec<u8>,
-    /// Signs status links.
-    pub status_mac: hmac::Key,
+    edge_keys: Vec<Vec<u8>>,
+    admin_tokens: Vec<Vec<u8>>,
+    /// Sign status links.
+    pub status_macs: MacKeys,
     signing: EncodingKey,
     header: Header,
     /// The public half, as edges get it.
@@ -32,8 +37,7 @@ pub struct Secrets {
     pub keys: KeySet,
     /// The shop's public keys; empty without entry by assertion.
     pub shop_keys: KeySet,
-    /// Verifies the payment provider's notices.
-    pub webhook: standardwebhooks::Webhook,
+    webhooks: Vec<standardwebhooks::Webhook>,
 }
 
 impl Secrets {
@@ -43,37 +47,39 @@ impl Secrets {
         let pem = std::fs::read_to_string(pem_path).with_context(|| format!("cannot read {}", pem_path.display()))?;
         let signing = EncodingKey::from_ed_pem(pem.as_bytes())
             .with_context(|| format!("{}: not an Ed25519 key in PKCS#8 PEM", pem_path.display()))?;
-        let public = public_key(&pem).with_context(|| pem_path.display().to_string())?;
-        let jwks = serde_json::json!({"keys": [{
-            "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig",
-            "kid": config.entry_kid, "x": BASE64_URL_SAFE_NO_PAD.encode(public),
-        }]});
+        let jwks = public_keys(config).with_context(|| pem_path.display().to_string())?;
         let mut header = Header::new(Algorithm::EdDSA);
-        header.kid = Some(config.entry_kid.clone());
-        let webhook =
-            String::from_utf8(secret(&config.webhook_secret_file)?).context("the webhook secret is no text")?;
+        header.kid = jwks.pointer("/keys/0/kid").and_then(|kid| kid.as_str()).map(str::to_owned);
         Ok(Self {
-            edge_key: secret(&config.edge_key_file)?,
-            admin_token: secret(&config.admin_token_file)?,
-            status_mac: hmac::Key::new(hmac::HMAC_SHA256, &secret(&config.status_mac_key_file)?),
+            edge_keys: secrets(&config.edge_key_file)?,
+            admin_tokens: secrets(&config.admin_token_file)?,
+            status_macs: MacKeys::new(&secrets(&config.status_mac_key_file)?)
+                .with_context(|| config.status_mac_key_file.display().to_string())?,
             signing,
             header,
             keys: KeySet::from_json(&jwks)?,
             jwks,
             shop_keys: shop_keys(&token.shop_jwks_file)?,
-            webhook: standardwebhooks::Webhook::new(&webhook)
-                .map_err(|_| anyhow::anyhow!("the webhook secret is not of the form whsec_<base64>"))?,
+            webhooks: secrets(&config.webhook_secret_file)?
+                .iter()
+                .map(|secret| webhook(secret))
+                .collect::<Result<_, _>>()?,
         })
     }
 
-    /// Whether this is the edges' credential. Takes the same time for every wrong key of its length.
+    /// Whether this is a credential of the edges. Takes the same time for every wrong key of its length.
     pub fn is_edge_key(&self, given: &[u8]) -> bool {
-        self.edge_key.ct_eq(given).into()
+        is_one_of(&self.edge_keys, given)
     }
 
-    /// Whether this is the operator's credential.
+    /// Whether this is a credential of the operators.
     pub fn is_admin_token(&self, given: &[u8]) -> bool {
-        self.admin_token.ct_eq(given).into()
+        is_one_of(&self.admin_tokens, given)
+    }
+
+    /// Whether the payment provider signed this notice.
+    pub fn is_notice(&self, body: &[u8], headers: &http::HeaderMap) -> bool {
+        self.webhooks.iter().any(|webhook| webhook.verify(body, headers).is_ok())
     }
 
     /// Signs an entry token.
@@ -82,13 +88,69 @@ impl Secrets {
     }
 }
 
-fn secret(path: &Path) -> anyhow::Result<Vec<u8>> {
+/// Compares with all of them, whichever fits.
+fn is_one_of(secrets: &[Vec<u8>], given: &[u8]) -> bool {
+    secrets.iter().fold(Choice::from(0), |found, secret| found | secret.ct_eq(given)).into()
+}
+
+/// The secrets in a file, a line each: the current one first, then those that are still taken.
+fn secrets(path: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let trimmed = bytes.trim_ascii().to_vec();
-    if trimmed.len() < SECRET_MIN_BYTES {
+    let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
+    let secrets: Vec<_> = lines.map(<[u8]>::to_vec).collect();
+    if secrets.is_empty() || secrets.iter().any(|secret| secret.len() < SECRET_MIN_BYTES) {
         bail!("{}: a secret has at least {SECRET_MIN_BYTES} bytes", path.display());
     }
-    Ok(trimmed)
+    if secrets.len() > SECRETS_PER_FILE {
+        bail!("{}: at most {SECRETS_PER_FILE} secrets, a line each", path.display());
+    }
+    Ok(secrets)
+}
+
+fn webhook(secret: &[u8]) -> anyhow::Result<standardwebhooks::Webhook> {
+    let text = std::str::from_utf8(secret).context("the webhook secret is no text")?;
+    standardwebhooks::Webhook::new(text)
+        .map_err(|_| anyhow::anyhow!("the webhook secret is not of the form whsec_<base64>"))
+}
+
+/// The JWK set of entry tokens (RFC 7517): the key that signs, first, and those that signed before.
+pub fn public_keys(config: &SecretsConfig) -> anyhow::Result<serde_json::Value> {
+    let path = &config.entry_signing_key_file;
+    let pem = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let x = BASE64_URL_SAFE_NO_PAD.encode(public_key(&pem)?);
+    let kid = match config.entry_kid.as_str() {
+        // The thumbprint of RFC 7638: its members in this order, without white space.
+        "" => {
+            let members = format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#);
+            BASE64_URL_SAFE_NO_PAD.encode(digest(&SHA256, members.as_bytes()))
+        }
+        named => named.to_owned(),
+    };
+    let own = serde_json::json!({
+        "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": kid, "x": &x,
+    });
+    let mut keys = vec![own];
+    for previous in previous_keys(&config.entry_previous_jwks_file)? {
+        if previous["x"] == x.as_str() {
+            continue; // the key that signs may stand there already
+        }
+        if keys.iter().any(|key| key["kid"] == previous["kid"]) {
+            bail!("two entry keys have the kid {}: give each a name of its own", previous["kid"]);
+        }
+        keys.push(previous);
+    }
+    Ok(serde_json::json!({ "keys": keys }))
+}
+
+fn previous_keys(path: &Path) -> anyhow::Result<Vec<serde_json::Value>> {
+    if path.as_os_str().is_empty() {
+        return Ok(Vec::new());
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let set: serde_json::Value =
+        serde_json::from_str(&text).with_context(|| format!("{}: not JSON", path.display()))?;
+    KeySet::from_json(&set).with_context(|| path.display().to_string())?;
+    Ok(set["keys"].as_array().cloned().unwrap_or_default())
 }
 
 fn shop_keys(path: &Path) -> anyhow::Result<KeySet> {

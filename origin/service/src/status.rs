@@ -100,7 +100,7 @@ fn vouched<'a>(
 ) -> Result<Option<Facts<'a>>, StatusError> {
     let (Some(claimed_at_ms), Some(mac)) = (query.t, query.m.as_deref()) else { return Ok(None) };
     let facts = Facts { claim_id, sale: sale.id(), buyer, quantity: query.q.unwrap_or(1), claimed_at_ms };
-    if facts.verify(&app.secrets.status_mac, mac) { Ok(Some(facts)) } else { Err(StatusError::NotFound) }
+    if facts.verify(&app.secrets.status_macs, mac) { Ok(Some(facts)) } else { Err(StatusError::NotFound) }
 }
 
 fn held(receipts: &[BucketReceipt], wanted: impl Fn(&Receipt) -> bool) -> Option<&Receipt> {
@@ -131,7 +131,7 @@ fn waiting(app: &App, facts: Facts<'_>, now_ms: UnixMs) -> ClaimStatus {
         refunded: false,
         now_ms,
         poll_after_ms: Some(jitter(PENDING_POLL_MS)),
-        status_url: facts.url(&app.secrets.status_mac),
+        status_url: facts.url(&app.secrets.status_macs),
     }
 }
 
@@ -158,7 +158,7 @@ pub fn from_order(app: &App, order: &Order, claimed_at_ms: Option<UnixMs>) -> Cl
         refunded: order.refunded,
         now_ms: app.clock.now_ms(),
         poll_after_ms: reserved.then(|| jitter(if order.paying { PAYING_POLL_MS } else { RESERVED_POLL_MS })),
-        status_url: facts.url(&app.secrets.status_mac),
+        status_url: facts.url(&app.secrets.status_macs),
     }
 }
 

@@ -21,19 +21,36 @@ pub struct Facts<'a> {
     pub claimed_at_ms: UnixMs,
 }
 
+/// The keys of the MAC.
+#[derive(Clone)]
+pub struct MacKeys {
+    current: hmac::Key,
+    /// Whose links still count.
+    previous: Vec<hmac::Key>,
+}
+
+impl MacKeys {
+    /// From secrets, the current one first; `None` without any.
+    pub fn new(secrets: &[Vec<u8>]) -> Option<Self> {
+        let mut keys = secrets.iter().map(|secret| hmac::Key::new(hmac::HMAC_SHA256, secret));
+        Some(Self { current: keys.next()?, previous: keys.collect() })
+    }
+}
+
 impl Facts<'_> {
     /// The path and query of the status resource.
-    pub fn url(&self, key: &hmac::Key) -> String {
-        let tag = hmac::sign(key, &self.message());
+    pub fn url(&self, keys: &MacKeys) -> String {
+        let tag = hmac::sign(&keys.current, &self.message());
         let mac = BASE64_URL_SAFE_NO_PAD.encode(tag.as_ref());
         let Self { claim_id, sale, quantity, claimed_at_ms, .. } = self;
         format!("/v1/claims/{claim_id}?sale={sale}&q={quantity}&t={claimed_at_ms}&m={mac}")
     }
 
     /// Whether `mac` is ours for these facts; in constant time.
-    pub fn verify(&self, key: &hmac::Key, mac: &str) -> bool {
+    pub fn verify(&self, keys: &MacKeys, mac: &str) -> bool {
         let Ok(mac) = BASE64_URL_SAFE_NO_PAD.decode(mac) else { return false };
-        hmac::verify(key, &self.message(), &mac).is_ok()
+        let message = self.message();
+        [&keys.current].into_iter().chain(&keys.previous).any(|key| hmac::verify(key, &message, &mac).is_ok())
     }
 
     /// Unambiguous: only the buyer may hold a separator, and it comes last.
@@ -62,7 +79,9 @@ mod tests {
 
     #[test]
     fn a_link_is_good_for_its_own_facts_only() {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, b"0123456789abcdef");
+        let secrets = ["0123456789abcdef", "fedcba9876543210", "another-old-key!"].map(|s| s.as_bytes().to_vec());
+        let keys = |secrets: &[Vec<u8>]| MacKeys::new(secrets).unwrap();
+        let key = keys(&secrets[..1]);
         let sale = "s".parse().unwrap();
         let (buyer, other): (BuyerId, BuyerId) = ("b".parse().unwrap(), "c".parse().unwrap());
         let claim_id = ClaimId::derive(&sale, &buyer, &"k".parse().unwrap());
@@ -74,5 +93,9 @@ mod tests {
         assert!(!Facts { claimed_at_ms: 4, ..facts }.verify(&key, mac));
         assert!(!Facts { buyer: &other, ..facts }.verify(&key, mac));
         assert!(!facts.verify(&key, "!"));
+        // A new key before it: still good. Without it: gone.
+        assert!(facts.verify(&keys(&[secrets[1].clone(), secrets[2].clone(), secrets[0].clone()]), mac));
+        assert!(!facts.verify(&keys(&secrets[1..]), mac));
+        assert!(MacKeys::new(&[]).is_none());
     }
 }

@@ -8,6 +8,8 @@ use crate::{
     world::{World, address},
 };
 use anyhow::Result;
+use flashgate_servers::until;
+use std::time::Duration;
 
 /// Requests of one round.
 const REQUESTS: u64 = 60_000;
@@ -16,6 +18,10 @@ const WARM_UP: u64 = 5_000;
 
 /// Forwarded claims of one round: each takes a unit.
 const FORWARDS: u64 = 4_000;
+/// Buyers before them.
+const FIRST_BUYERS: u64 = 256;
+/// How long the instances may take to have permits.
+const ADMITTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// `edge_forward_vs_origin`: claims whose token the gate verifies and which it forwards, against the same
 /// claims at the origin itself.
@@ -28,10 +34,17 @@ pub async fn forwards(world: &World, report: &mut Report) -> Result<()> {
         for (place, target) in [("edge", gate), ("origin", origin)] {
             let id = format!("forward-{place}-{round}");
             let sale = world.sale(&id, 2 * FORWARDS as u32).await?;
-            let claims = Claims::new(world, &id, sale.epoch, world.tokens(&id, FORWARDS)?);
-            // What an instance does not know yet it asks: a few buyers with no token come first.
-            let cold = Claims::new(world, &id, sale.epoch, vec!["none".into()]);
-            load::run(gate, CONNECTIONS, 200, move |n, r| cold.to_edge(n, r)).await?;
+            let mut tokens = world.tokens(&id, FORWARDS + FIRST_BUYERS)?;
+            // What an instance does not know yet it asks, and the authority begins with nothing: a few buyers
+            // come first, with the same claims again until all are taken.
+            let first = Claims::new(world, &id, sale.epoch, tokens.split_off(FORWARDS as usize));
+            until("all instances admit claims", ADMITTED_WITHIN, || async {
+                let first = first.clone();
+                let asked = load::run(gate, CONNECTIONS, FIRST_BUYERS, move |n, r| first.to_edge(n, r)).await?;
+                asked.all(202, "the first buyers").map(|_| true)
+            })
+            .await?;
+            let claims = Claims::new(world, &id, sale.epoch, tokens);
             let at_edge = place == "edge";
             let load = load::run(target, CONNECTIONS, FORWARDS, move |n, r| {
                 if at_edge { claims.to_edge(n, r) } else { claims.to_origin(n, r) }

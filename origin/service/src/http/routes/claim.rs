@@ -193,7 +193,7 @@ fn accepted(
     let facts = Facts { claim_id: *claim_id, sale, buyer, quantity, claimed_at_ms };
     ClaimAccepted {
         claim_id: *claim_id,
-        status_url: facts.url(&app.secrets.status_mac),
+        status_url: facts.url(&app.secrets.status_macs),
         poll_after_ms: jitter(FIRST_POLL_MS),
     }
 }

@@ -45,7 +45,9 @@ pub async fn handler(
     body: Body,
 ) -> Result<StatusCode, Refusal> {
     let body = extract::bytes(body, limits::ADMIN_BODY_BYTES).await?;
-    app.secrets.webhook.verify(&body, &headers).map_err(|_| NoticeError::Signature)?;
+    if !app.secrets.is_notice(&body, &headers) {
+        return Err(NoticeError::Signature.into());
+    }
     let notice: PaymentNotice = serde_json::from_slice(&body).map_err(|e| NoticeError::Malformed(e.to_string()))?;
     let outcome = app.notices.apply(notice.clone()).await.map_err(|error| {
         tracing::error!(%error, %trace, payment = %notice.payment_id, claim = %notice.claim_id, "a notice was not recorded");
