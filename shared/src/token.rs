@@ -173,7 +173,9 @@ pub fn verify(
     if header.alg != Algorithm::EdDSA {
         return Err(TokenError::Algorithm);
     }
-    let key = header.kid.as_deref().and_then(|kid| keys.keys.get(kid)).ok_or(TokenError::UnknownKey)?;
+    // Without a `kid` no set of keys will ever name it.
+    let kid = header.kid.as_deref().ok_or(TokenError::Malformed)?;
+    let key = keys.keys.get(kid).ok_or(TokenError::UnknownKey)?;
     let mut policy = Validation::new(Algorithm::EdDSA);
     policy.leeway = 0;
     policy.set_required_spec_claims(&["exp", "nbf", "aud", "iss"]);

@@ -19,6 +19,9 @@ pub const UNKNOWN_SALE_ASKS_BURST: f64 = 40.0;
 pub const SALE_DEADLINE_MS: u64 = 2_000;
 /// Least time between two fetches of the same sale's settings, in milliseconds.
 pub const SALE_REFETCH_MS: i64 = 1_000;
+/// Least time between two fetches because of a token's unknown key, in milliseconds. Meanwhile such tokens
+/// are asked to come again: their key may be new.
+pub const KEY_REFETCH_MS: i64 = 1_000;
 /// Deadline of a forwarded request, in milliseconds; of an event stream, until its headers.
 pub const FORWARD_DEADLINE_MS: u64 = 10_000;
 /// Deadline of a question for a lease, in milliseconds. Only the request that asks waits so long: a late

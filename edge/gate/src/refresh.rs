@@ -164,7 +164,7 @@ impl Gate {
         };
         if due {
             self.lease(rq, sale, kind).await;
-            self.update(rq, sale, false).await;
+            self.update(rq, sale).await;
         } else if wait {
             self.wait(rq, COLD_LEASE_WAIT_MS, |_, now_ms| sale.borrow_mut().book(kind).is_asking(now_ms)).await;
         }
@@ -195,17 +195,33 @@ impl Gate {
     }
 
     /// Fetches the settings again, if they are outdated and nobody else does.
-    pub(crate) async fn update<H: Host>(&self, rq: &Request<'_, H>, sale: &SaleRef, wanted: bool) {
-        let now_ms = rq.tick();
-        if !sale.borrow().is_outdated(wanted, now_ms) {
-            return;
+    async fn update<H: Host>(&self, rq: &Request<'_, H>, sale: &SaleRef) {
+        if sale.borrow().is_outdated(rq.tick()) {
+            self.refetch(rq, sale).await;
         }
-        sale.borrow_mut().begin_fetch(now_ms);
+    }
+
+    /// Fetches the settings because a token names a key that is not in them. Whether it could be looked up:
+    /// not when that was done a moment ago, nor without the origin.
+    pub(crate) async fn look_up_key<H: Host>(&self, rq: &Request<'_, H>, sale: &SaleRef) -> bool {
+        let now_ms = rq.tick();
+        if !sale.borrow().may_ask_for_key(now_ms) {
+            return false;
+        }
+        sale.borrow_mut().ask_for_key(now_ms);
+        self.refetch(rq, sale).await
+    }
+
+    /// Whether the origin answered.
+    async fn refetch<H: Host>(&self, rq: &Request<'_, H>, sale: &SaleRef) -> bool {
+        sale.borrow_mut().begin_fetch(rq.tick());
         let _end = OnDrop(|| sale.borrow_mut().end_fetch());
         let id = sale.borrow().doc.sale.id.clone();
-        if let Some(Ok(doc)) = self.fetch(rq, id.as_str()).await {
-            sale.borrow_mut().replace(doc);
-        }
+        let Some(Ok(doc)) = self.fetch(rq, id.as_str()).await else {
+            return false;
+        };
+        sale.borrow_mut().replace(doc);
+        true
     }
 
     /// Waits while `busy`, at most `most_ms`; not at all when too many wait already.

@@ -2,7 +2,7 @@
 
 use crate::{
     lease::LeaseBook,
-    limits::{FLIGHT_LOST_MS, SALE_REFETCH_MS, SALES_MAX, UNKNOWN_SALE_MS, UNKNOWN_SALES_MAX},
+    limits::{FLIGHT_LOST_MS, KEY_REFETCH_MS, SALE_REFETCH_MS, SALES_MAX, UNKNOWN_SALE_MS, UNKNOWN_SALES_MAX},
 };
 use flashgate_shared::{
     UnixMs,
@@ -30,6 +30,8 @@ pub(crate) struct Sale {
     /// When the settings were last asked for, and whether that is still under way.
     asked_at_ms: UnixMs,
     asking: bool,
+    /// When they were last fetched for the sake of a key that is not in them.
+    key_asked_at_ms: Option<UnixMs>,
     /// For giving the least used away.
     used_at_ms: UnixMs,
 }
@@ -49,6 +51,7 @@ impl Sale {
             enter: LeaseBook::default(),
             asked_at_ms: now_ms,
             asking: false,
+            key_asked_at_ms: None,
             used_at_ms: now_ms,
         })
     }
@@ -78,13 +81,29 @@ impl Sale {
         self.sold_out = true;
     }
 
-    /// Whether the settings are to be fetched again: a lease answer named another version, or
-    /// (`wanted`) a token names a key that is not in them. Rarely, and by one request at a time.
-    pub(crate) fn is_outdated(&self, wanted: bool, now_ms: UnixMs) -> bool {
+    /// Whether the settings are to be fetched again, because a lease answer named another version.
+    /// Rarely, and by one request at a time.
+    pub(crate) fn is_outdated(&self, now_ms: UnixMs) -> bool {
         let since = self.asked_at_ms;
         let lately = (since..since.saturating_add(SALE_REFETCH_MS)).contains(&now_ms);
-        let under_way = self.asking && (since..since.saturating_add(FLIGHT_LOST_MS)).contains(&now_ms);
-        !lately && !under_way && (wanted || self.known_version != self.doc.sale.version)
+        !lately && !self.is_under_way(now_ms) && self.known_version != self.doc.sale.version
+    }
+
+    /// Whether the settings may be fetched because a token names a key that is not in them: however young
+    /// they are, since keys change without a new version; but not for every forged name.
+    pub(crate) fn may_ask_for_key(&self, now_ms: UnixMs) -> bool {
+        let lately = self.key_asked_at_ms.is_some_and(|at| (at..at.saturating_add(KEY_REFETCH_MS)).contains(&now_ms));
+        !lately && !self.is_under_way(now_ms)
+    }
+
+    fn is_under_way(&self, now_ms: UnixMs) -> bool {
+        let since = self.asked_at_ms;
+        self.asking && (since..since.saturating_add(FLIGHT_LOST_MS)).contains(&now_ms)
+    }
+
+    /// They are about to be fetched for that reason.
+    pub(crate) fn ask_for_key(&mut self, now_ms: UnixMs) {
+        self.key_asked_at_ms = Some(now_ms);
     }
 
     /// The settings are being fetched.
@@ -223,19 +242,31 @@ mod tests {
     #[test]
     fn settings_are_fetched_again_when_their_version_differs_and_not_all_the_time() {
         let mut sale = Sale::new(doc("s", 1), 0).unwrap();
-        assert!(!sale.is_outdated(false, SALE_REFETCH_MS));
-        assert!(sale.is_outdated(true, SALE_REFETCH_MS) && !sale.is_outdated(true, 5));
+        assert!(!sale.is_outdated(SALE_REFETCH_MS));
         sale.known_version = 2;
-        assert!(sale.is_outdated(false, SALE_REFETCH_MS));
+        assert!(sale.is_outdated(SALE_REFETCH_MS));
         sale.begin_fetch(SALE_REFETCH_MS);
-        assert!(!sale.is_outdated(false, 2 * SALE_REFETCH_MS), "one at a time");
+        assert!(!sale.is_outdated(2 * SALE_REFETCH_MS), "one at a time");
         sale.end_fetch();
         sale.replace(doc("other", 9));
         assert_eq!(sale.doc.sale.version, 1);
         sale.replace(doc("s", 2));
-        assert!(!sale.is_outdated(false, 9 * SALE_REFETCH_MS));
+        assert!(!sale.is_outdated(9 * SALE_REFETCH_MS));
         sale.replace(doc("s", 1));
         assert_eq!(sale.doc.sale.version, 2, "an older document changes nothing");
+    }
+
+    #[test]
+    fn an_unknown_key_is_asked_for_at_once_and_then_rarely() {
+        let mut sale = Sale::new(doc("s", 1), 0).unwrap();
+        assert!(sale.may_ask_for_key(1), "however young the settings are");
+        sale.ask_for_key(1);
+        sale.begin_fetch(1);
+        sale.end_fetch();
+        assert!(!sale.may_ask_for_key(KEY_REFETCH_MS) && sale.may_ask_for_key(1 + KEY_REFETCH_MS));
+        sale.begin_fetch(1 + KEY_REFETCH_MS);
+        assert!(!sale.may_ask_for_key(1 + KEY_REFETCH_MS), "one at a time");
+        assert!(sale.may_ask_for_key(-5_000), "a clock that was set back forgets");
     }
 
     #[test]

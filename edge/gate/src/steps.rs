@@ -132,7 +132,7 @@ impl Gate {
     }
 
     /// Step 5: the entry token, by the authority's clock. A key that is not known may be new: the
-    /// settings are fetched once more, rarely.
+    /// settings are fetched once more, rarely; until that is possible such a token is neither good nor bad.
     pub(crate) async fn verify<H: Host>(
         &self,
         rq: &Request<'_, H>,
@@ -148,8 +148,14 @@ impl Gate {
         };
         let mut found = check();
         if found == Err(TokenError::UnknownKey) {
-            self.update(rq, sale, true).await;
+            let looked_up = self.look_up_key(rq, sale).await;
             found = check();
+            if !looked_up && found == Err(TokenError::UnknownKey) {
+                let mut refusal = Refusal::new(ProblemKind::Unavailable)
+                    .retry_after_ms(rq.jitter(limits::KEY_REFETCH_MS.unsigned_abs()));
+                refusal.now_ms = Some(now_ms);
+                return Err(refusal.detail("The key of the entry token is not known here yet."));
+            }
         }
         found.map_err(|e| {
             let mut refusal = entry::token_refusal(&e);

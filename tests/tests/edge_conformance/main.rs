@@ -87,10 +87,10 @@ fn main() -> ExitCode {
 
 async fn check(world: &OnceCell<World>, runtime: Runtime, case: &Case) -> Result<()> {
     let world = world.get_or_try_init(World::start).await.context("no world to try it in")?;
-    let reply = world.ask(runtime, case).await?;
+    let reply = world.answer(runtime, case).await?;
     expected(case, &reply).with_context(|| shown(&reply))?;
     if runtime != Runtime::Host {
-        let host = world.ask(Runtime::Host, case).await?;
+        let host = world.answer(Runtime::Host, case).await?;
         let (ours, theirs) = (comparable(case, &reply)?, comparable(case, &host)?);
         ensure!(ours == theirs, "{} answers\n{ours:#?}\nthe host\n{theirs:#?}", runtime.name());
     }
