@@ -1,6 +1,7 @@
 //! What an operator can set. Every limit has a name with its unit and a default; secrets come from
 //! files only.
 
+use crate::tls;
 use anyhow::{Context, ensure};
 use clap::Parser;
 use http::{Uri, uri::Authority};
@@ -19,6 +20,18 @@ pub struct Config {
     /// Address for `/healthz` and `/metrics`; none by default. Keep it private.
     #[arg(long, value_name = "ADDR")]
     pub admin_listen: Option<SocketAddr>,
+    /// The certificate chain for buyers, PEM; without it HTTP is spoken without TLS.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The key of that certificate, PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// A line of JSON for each answer goes here; none by default. Opened anew on SIGHUP.
+    #[arg(long, value_name = "FILE")]
+    pub access_log: Option<PathBuf>,
+    /// Of refusals (4xx and 503) the access log has one in so many.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    pub access_log_refusals_every: u64,
     /// The origin's URL: the component's variable `origin_url`.
     #[arg(long, value_name = "URL")]
     pub origin: Option<Uri>,
@@ -48,6 +61,9 @@ pub struct Limits {
     /// Time for a request's header, and for the first request of a connection.
     #[arg(long, value_name = "MS", default_value_t = 5_000)]
     pub header_read_timeout_ms: u64,
+    /// Time for a TLS handshake.
+    #[arg(long, value_name = "MS", default_value_t = 5_000)]
+    pub tls_handshake_timeout_ms: u64,
     /// A connection without a request is closed after this time.
     #[arg(long, value_name = "MS", default_value_t = 60_000)]
     pub idle_timeout_ms: u64,
@@ -96,6 +112,12 @@ pub struct Limits {
 const MAX_SECRET_BYTES: usize = 4 << 10;
 
 impl Config {
+    /// The files for TLS, when it is wanted.
+    pub(crate) fn tls_files(&self) -> Option<tls::Files> {
+        let (certificates, key) = (self.tls_cert.clone()?, self.tls_key.clone()?);
+        Some(tls::Files { certificates, key })
+    }
+
     /// One instance per core, unless told otherwise.
     pub(crate) fn instance_count(&self) -> usize {
         self.instances.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZeroUsize::get)
@@ -188,11 +210,21 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_needs_its_key() {
+        let parse = |more: &[&str]| Config::try_parse_from(["flashgate-edge", "--component", "x"].iter().chain(more));
+        assert!(parse(&["--tls-cert", "c"]).is_err() && parse(&["--tls-key", "k"]).is_err());
+        assert!(parse(&["--tls-cert", "c", "--tls-key", "k"]).unwrap().tls_files().is_some());
+        assert!(parse(&[]).unwrap().tls_files().is_none());
+    }
+
+    #[test]
     fn an_empty_secret_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().to_str().unwrap();
         assert!(config(&["--edge-key-file", path]).variables().is_err());
         std::fs::write(path, "secret\n").unwrap();
         assert_eq!(config(&["--edge-key-file", path]).variables().unwrap()["edge_key"], "secret");
+        std::fs::write(path, "the new one\nsecret\n").unwrap();
+        assert_eq!(config(&["--edge-key-file", path]).variables().unwrap()["edge_key"], "the new one");
     }
 }

@@ -1,8 +1,8 @@
-//! One connection of a client: HTTP/1.1 or HTTP/2 without TLS, as the client begins.
+//! One connection of a client: HTTP/1.1 or HTTP/2, as the client begins.
 
-use crate::{answer::AnswerBody, config::ms, request::Desk};
+use crate::{access_log::Entry, answer::AnswerBody, config::ms, request::Desk};
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, uri::Scheme};
 use http_body::{Body, Frame, SizeHint};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
@@ -20,11 +20,14 @@ use std::{
     task::{Context, Poll},
 };
 use tokio::{
-    net::TcpStream,
+    io::{AsyncRead, AsyncWrite},
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 use wasmtime_wasi_http::Error;
+
+/// In which the component tells a request's trace.
+const TRACE_ID: &str = "flashgate-trace-id";
 
 /// What a connection's watch needs to know.
 #[derive(Default)]
@@ -53,18 +56,19 @@ pub(crate) fn builder(desk: &Desk) -> Builder<TokioExecutor> {
 }
 
 /// Serves a connection to its end. On shutdown it takes no more requests and ends after the last.
-pub(crate) async fn serve(
+pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     desk: Arc<Desk>,
     builder: &Builder<TokioExecutor>,
-    stream: TcpStream,
+    stream: S,
     peer: SocketAddr,
+    scheme: Scheme,
     shutdown: CancellationToken,
 ) {
     let Ok(client) = HeaderValue::try_from(canonical(peer).to_string()) else { return };
     let activity = Arc::new(Activity::default());
     let service = service_fn({
         let (desk, activity) = (desk.clone(), activity.clone());
-        move |request| answer(desk.clone(), activity.clone(), client.clone(), request)
+        move |request| answer(desk.clone(), activity.clone(), (client.clone(), scheme.clone()), request)
     });
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let first = ms(desk.limits.header_read_timeout_ms);
@@ -100,14 +104,29 @@ pub(crate) async fn serve(
 async fn answer(
     desk: Arc<Desk>,
     activity: Arc<Activity>,
-    client: HeaderValue,
+    (client, scheme): (HeaderValue, Scheme),
     request: Request<Incoming>,
 ) -> Result<Response<Answered>, Infallible> {
     activity.begun.fetch_add(1, Relaxed);
     activity.active.fetch_add(1, Relaxed);
     let active = Active(activity);
-    let response = desk.answer(client, request).await;
-    Ok(response.map(|body| Answered { body, _active: active }))
+    let began = desk.access_log.is_some().then(|| {
+        let text = client.to_str().unwrap_or_default().to_owned();
+        (Instant::now(), text, request.method().clone(), request.uri().path().to_owned(), request.version())
+    });
+    let response = desk.answer(client, scheme, request).await;
+    let wanted = desk.access_log.as_ref().filter(|log| log.wants(response.status()));
+    let entry = wanted.zip(began).map(|(log, (began, client, method, path, version))| Entry {
+        log: log.clone(),
+        began: began.into_std(),
+        client,
+        method,
+        path,
+        version,
+        status: response.status(),
+        trace: response.headers().get(TRACE_ID).and_then(|id| id.to_str().ok()).map(str::to_owned),
+    });
+    Ok(response.map(|body| Answered { body, bytes: 0, entry, _active: active }))
 }
 
 /// A request being answered.
@@ -122,7 +141,18 @@ impl Drop for Active {
 /// The body of an answer: until its end the connection is in use.
 struct Answered {
     body: AnswerBody,
+    bytes: u64,
+    /// What the access log is told at its end.
+    entry: Option<Entry>,
     _active: Active,
+}
+
+impl Drop for Answered {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry.take() {
+            entry.end(self.bytes);
+        }
+    }
 }
 
 impl Body for Answered {
@@ -130,7 +160,11 @@ impl Body for Answered {
     type Error = Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            self.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -10,6 +10,7 @@ use crate::{
     worker::Life,
 };
 use std::sync::Arc;
+use tokio::sync::watch;
 use wasmtime::{ResourceLimiter, Store, StoreLimits, StoreLimitsBuilder, UpdateDeadline, component::ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView, p3::bindings::Service};
@@ -81,8 +82,10 @@ impl ResourceLimiter for Memory {
 }
 
 /// Makes the instances of one thread.
+#[derive(Clone)]
 pub(crate) struct Maker {
-    pub(crate) compiled: Compiled,
+    /// The component; a reload puts another one here.
+    pub(crate) component: watch::Receiver<Compiled>,
     pub(crate) limits: Limits,
     pub(crate) variables: Values,
     pub(crate) outgoing: Outgoing,
@@ -91,13 +94,17 @@ pub(crate) struct Maker {
 
 impl Maker {
     /// A new instance in a store of its own.
-    pub(crate) async fn instantiate(&self, life: &Arc<Life>) -> wasmtime::Result<(Store<StoreData>, Service)> {
-        let mut store = self.store(life);
-        let service = self.compiled.service.instantiate_async(&mut store).await?;
+    pub(crate) async fn instantiate(
+        &self,
+        compiled: &Compiled,
+        life: &Arc<Life>,
+    ) -> wasmtime::Result<(Store<StoreData>, Service)> {
+        let mut store = self.store(compiled, life);
+        let service = compiled.service.instantiate_async(&mut store).await?;
         Ok((store, service))
     }
 
-    fn store(&self, life: &Arc<Life>) -> Store<StoreData> {
+    fn store(&self, compiled: &Compiled, life: &Arc<Life>) -> Store<StoreData> {
         let limits = StoreLimitsBuilder::new()
             .memory_size(self.limits.max_memory_bytes)
             .table_elements(MAX_TABLE_ELEMENTS)
@@ -113,7 +120,7 @@ impl Maker {
             variables: self.variables.clone(),
             memory: Memory { limits, life: life.clone() },
         };
-        let mut store = Store::new(&self.compiled.engine, data);
+        let mut store = Store::new(&compiled.engine, data);
         store.limiter(|data| &mut data.memory);
         let max_ticks = self.limits.max_compute_ms.div_ceil(TICK_MS).max(1);
         let life = life.clone();

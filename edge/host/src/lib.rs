@@ -6,6 +6,7 @@
 //! call a host that is not on the list.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+mod access_log;
 mod admin;
 mod answer;
 mod component;
@@ -18,6 +19,7 @@ mod metrics;
 mod outgoing;
 mod request;
 mod server;
+mod tls;
 mod variables;
 mod worker;
 

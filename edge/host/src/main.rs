@@ -1,4 +1,5 @@
-//! The edge's binary: reads the configuration, serves, ends on SIGTERM or SIGINT.
+//! The edge's binary: reads the configuration, serves, reads component and certificates again on SIGHUP, ends on
+//! SIGTERM or SIGINT.
 
 use anyhow::Context;
 use clap::Parser;
@@ -21,14 +22,26 @@ fn main() -> anyhow::Result<()> {
 async fn run(config: &Config, compiled: Compiled) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+    let mut hang_up = signal(SignalKind::hangup()).context("SIGHUP")?;
     let server = Server::start(config, compiled).await?;
     if let Some(admin) = server.admin_address() {
         println!("admin http://{admin}");
     }
-    println!("listening http://{}", server.address());
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    println!("listening {}://{}", if server.is_tls() { "https" } else { "http" }, server.address());
+    loop {
+        let reloaded = tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hang_up.recv() => tokio::select! {
+                reloaded = server.reload() => reloaded,
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+            },
+        };
+        match reloaded {
+            Ok(()) => tracing::info!("component and certificates were read again"),
+            Err(e) => tracing::error!(error = format!("{e:#}"), "the reload failed: everything stays as it was"),
+        }
     }
     tracing::info!("shutting down");
     if !server.stop().await {

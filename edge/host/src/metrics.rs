@@ -15,6 +15,8 @@ pub struct Metrics {
     pub connections_open: AtomicU64,
     /// Connections refused because of the limit.
     pub connections_refused: AtomicU64,
+    /// Connections that ended in the TLS handshake.
+    pub tls_failures: AtomicU64,
     /// Requests whose answer has not begun.
     pub requests_open: AtomicU64,
     /// Answers by class of status, 1xx to 5xx.
@@ -33,6 +35,12 @@ pub struct Metrics {
     pub outgoing: AtomicU64,
     /// Outgoing requests to a host that is not allowed.
     pub outgoing_denied: AtomicU64,
+    /// Reloads of component and certificates.
+    pub reloads: AtomicU64,
+    /// Reloads that left everything as it was.
+    pub reload_failures: AtomicU64,
+    /// Lines that the access log could not take.
+    pub access_log_dropped: AtomicU64,
 }
 
 pub(crate) fn count(counter: &AtomicU64) {
@@ -70,6 +78,7 @@ impl Metrics {
             ("connections_total", "counter", "Connections accepted", &self.connections),
             ("connections_open", "gauge", "Connections open", &self.connections_open),
             ("connections_refused_total", "counter", "Connections over the limit", &self.connections_refused),
+            ("tls_failures_total", "counter", "Connections that ended in the TLS handshake", &self.tls_failures),
             ("requests_open", "gauge", "Requests whose answer has not begun", &self.requests_open),
             ("overloads_total", "counter", "Requests over an instance's limit", &self.overloads),
             ("instances_total", "counter", "Instances made", &self.instances),
@@ -78,6 +87,9 @@ impl Metrics {
             ("expirations_total", "counter", "Instances ended by a time-out", &self.expirations),
             ("outgoing_total", "counter", "Outgoing requests", &self.outgoing),
             ("outgoing_denied_total", "counter", "Outgoing requests denied", &self.outgoing_denied),
+            ("reloads_total", "counter", "Reloads of component and certificates", &self.reloads),
+            ("reload_failures_total", "counter", "Reloads that left everything as it was", &self.reload_failures),
+            ("access_log_dropped_total", "counter", "Lines dropped by the access log", &self.access_log_dropped),
         ];
         for (name, kind, help, value) in counters {
             describe(&mut out, name, kind, help);

@@ -1,6 +1,7 @@
 //! One request: checked, read, given to the instance, answered.
 
 use crate::{
+    access_log::AccessLog,
     answer::{AnswerBody, Problem},
     config::{Limits, ms},
     gauge::{Gauge, Inside},
@@ -39,14 +40,21 @@ pub(crate) struct Desk {
     bodies: Arc<Gauge>,
     in_flight: Arc<Gauge>,
     open_answers: Arc<Gauge>,
+    pub(crate) access_log: Option<AccessLog>,
 }
 
 impl Desk {
     /// The sender is unbounded: `max_requests_in_flight` bounds what is sent.
-    pub(crate) fn new(worker: mpsc::UnboundedSender<Job>, limits: Limits, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        worker: mpsc::UnboundedSender<Job>,
+        limits: Limits,
+        metrics: Arc<Metrics>,
+        access_log: Option<AccessLog>,
+    ) -> Self {
         Self {
             worker,
             metrics,
+            access_log,
             bodies: Gauge::new(limits.max_requests_in_flight),
             in_flight: Gauge::new(limits.max_requests_in_flight),
             open_answers: Gauge::new(limits.max_open_answers),
@@ -55,9 +63,14 @@ impl Desk {
     }
 
     /// Answers a request from the client with this address.
-    pub(crate) async fn answer(&self, client: HeaderValue, request: Request<Incoming>) -> Response<AnswerBody> {
+    pub(crate) async fn answer(
+        &self,
+        client: HeaderValue,
+        scheme: Scheme,
+        request: Request<Incoming>,
+    ) -> Response<AnswerBody> {
         let _open = Open::new(&self.metrics.requests_open);
-        let response = self.try_answer(client, request).await.unwrap_or_else(|problem| {
+        let response = self.try_answer(client, scheme, request).await.unwrap_or_else(|problem| {
             if problem == Problem::Overloaded {
                 count(&self.metrics.overloads);
             }
@@ -70,13 +83,14 @@ impl Desk {
     async fn try_answer(
         &self,
         client: HeaderValue,
+        scheme: Scheme,
         request: Request<Incoming>,
     ) -> Result<Response<AnswerBody>, Problem> {
         let (mut parts, body) = request.into_parts();
         if parts.headers.len() > self.limits.max_headers {
             return Err(Problem::Headers);
         }
-        parts.uri = absolute(&parts).ok_or(Problem::NoAuthority)?;
+        parts.uri = absolute(&parts, scheme).ok_or(Problem::NoAuthority)?;
         parts.headers.insert(CLIENT_ADDRESS, client);
         let body = self.read(body).await?;
         let open = self.open_answers.enter().ok_or(Problem::Overloaded)?;
@@ -135,8 +149,8 @@ fn boxed(bytes: Bytes) -> WasiBody {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// The request's URI with scheme and authority, the latter from `Host` if it must be.
-fn absolute(parts: &Parts) -> Option<Uri> {
+/// The request's URI with the connection's scheme and an authority, the latter from `Host` if it must be.
+fn absolute(parts: &Parts, scheme: Scheme) -> Option<Uri> {
     let authority = match parts.uri.authority() {
         Some(authority) => authority.clone(),
         None => {
@@ -144,7 +158,8 @@ fn absolute(parts: &Parts) -> Option<Uri> {
         }
     };
     let mut uri = parts.uri.clone().into_parts();
-    uri.scheme = Some(uri.scheme.unwrap_or(Scheme::HTTP));
+    // What a client claims in its request line is not how it came.
+    uri.scheme = Some(scheme);
     uri.authority = Some(authority);
     if uri.path_and_query.is_none() {
         uri.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
@@ -161,13 +176,13 @@ mod tests {
         if let Some(host) = host {
             request = request.header("host", host);
         }
-        absolute(&request.body(()).unwrap().into_parts().0).map(|u| u.to_string())
+        absolute(&request.body(()).unwrap().into_parts().0, Scheme::HTTP).map(|u| u.to_string())
     }
 
     #[test]
     fn a_uri_becomes_absolute() {
         assert_eq!(made_absolute("/a?b=c", Some("shop.example:81")).unwrap(), "http://shop.example:81/a?b=c");
-        assert_eq!(made_absolute("https://x/y", Some("z")).unwrap(), "https://x/y");
+        assert_eq!(made_absolute("https://x/y", Some("z")).unwrap(), "http://x/y", "it came without TLS");
         assert_eq!(made_absolute("*", Some("z")).unwrap(), "http://z*");
     }
 

@@ -4,6 +4,7 @@
 //! always meets the same instance, and a request never changes the thread.
 
 use crate::{
+    access_log::AccessLog,
     admin,
     component::Compiled,
     config::{Config, ms},
@@ -13,15 +14,18 @@ use crate::{
     metrics::{Metrics, Open, count},
     outgoing::Outgoing,
     request::Desk,
+    tls::Tls,
     worker,
 };
 use anyhow::Context;
 use futures_util::future::join_all;
+use http::uri::Scheme;
 use hyper_rustls::ConfigBuilderExt;
 use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 use std::{
     hash::{BuildHasher, RandomState},
     net::SocketAddr,
+    path::PathBuf,
     sync::Arc,
     thread,
     time::Duration,
@@ -29,7 +33,7 @@ use std::{
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     runtime::Runtime,
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::{sleep, timeout},
 };
 use tokio_util::{
@@ -67,6 +71,12 @@ pub struct Server {
     abort: DropGuard,
     finished: Vec<oneshot::Receiver<()>>,
     grace: Duration,
+    component_path: PathBuf,
+    component: watch::Sender<Compiled>,
+    tls: Option<Arc<Tls>>,
+    access_log: Option<AccessLog>,
+    /// For trying a component before it takes over.
+    trial: Maker,
 }
 
 impl Server {
@@ -78,25 +88,34 @@ impl Server {
         let allowed = config.allowed_hosts()?;
         let variables = Arc::new(config.variables()?);
         let metrics = Arc::new(Metrics::default());
-        let tls = tls()?;
+        let outgoing_tls = outgoing_tls()?;
+        let tls =
+            config.tls_files().map(|files| Tls::new(files, config.limits.tls_handshake_timeout_ms)).transpose()?;
+        let tls = tls.map(Arc::new);
+        let access_log = config.access_log.as_deref();
+        let access_log = access_log
+            .map(|path| AccessLog::open(path, config.access_log_refusals_every, metrics.clone()))
+            .transpose()?;
+        let (component, current) = watch::channel(compiled);
+        let maker = || Maker {
+            component: current.clone(),
+            limits: config.limits.clone(),
+            variables: variables.clone(),
+            outgoing: Outgoing::new(outgoing_tls.clone(), allowed.clone(), &config.limits, metrics.clone()),
+            metrics: metrics.clone(),
+        };
         let listener = listen(config.listen).with_context(|| format!("listening on {}", config.listen))?;
         let address = listener.local_addr()?;
         let (shutdown, abort) = (CancellationToken::new(), CancellationToken::new());
         let mut threads = Vec::new();
         let mut finished = Vec::new();
         for n in 0..config.instance_count() {
-            let out = Outgoing::new(tls.clone(), allowed.clone(), &config.limits, metrics.clone());
-            let maker = Maker {
-                compiled: compiled.clone(),
-                limits: config.limits.clone(),
-                variables: variables.clone(),
-                outgoing: out,
-                metrics: metrics.clone(),
-            };
-            let (thread, done) = spawn_thread(n, maker, shutdown.clone(), abort.clone())?;
+            let shared = Shared { tls: tls.clone(), access_log: access_log.clone() };
+            let (thread, done) = spawn_thread(n, maker(), shared, shutdown.clone(), abort.clone())?;
             threads.push(thread);
             finished.push(done);
         }
+        let trial = maker();
         let admin_address = match config.admin_listen {
             Some(at) => {
                 let listener = listen(at).with_context(|| format!("listening on {at}"))?;
@@ -116,7 +135,47 @@ impl Server {
             abort: abort.drop_guard(),
             finished,
             grace: ms(config.shutdown_grace_ms),
+            component_path: config.component.clone(),
+            component,
+            tls,
+            access_log,
+            trial,
         })
+    }
+
+    /// Reads component and certificates again and lets them take over, both or neither: new requests go to new
+    /// instances, new connections get the new certificate, and what is under way is finished as it began. The
+    /// access log is opened anew.
+    ///
+    /// # Errors
+    /// A file is missing or unusable: everything stays as it was.
+    pub async fn reload(&self) -> anyhow::Result<()> {
+        if let Some(log) = &self.access_log {
+            log.reopen();
+        }
+        let outcome = self.try_reload().await;
+        count(if outcome.is_ok() { &self.metrics.reloads } else { &self.metrics.reload_failures });
+        outcome
+    }
+
+    async fn try_reload(&self) -> anyhow::Result<()> {
+        let certificates = self.tls.as_ref().map(|tls| tls.read_again()).transpose()?;
+        let path = self.component_path.clone();
+        // Compiling takes its time, on another thread.
+        let compiled = tokio::task::spawn_blocking(move || Compiled::load(&path)).await??;
+        let tried = self.trial.instantiate(&compiled, &Arc::default()).await;
+        tried.map_err(|e| anyhow::anyhow!("no instance of {}: {e:#}", self.component_path.display()))?;
+        if let Some((tls, certificates)) = self.tls.as_ref().zip(certificates) {
+            tls.put(certificates);
+        }
+        self.component.send_replace(compiled);
+        Ok(())
+    }
+
+    /// Whether buyers are served with TLS.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// Where buyers are served.
@@ -155,7 +214,7 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 /// TLS for outgoing requests, with the machine's certificates (`SSL_CERT_FILE` replaces them).
-fn tls() -> anyhow::Result<ClientConfig> {
+fn outgoing_tls() -> anyhow::Result<ClientConfig> {
     let builder = || {
         ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
@@ -171,10 +230,17 @@ fn tls() -> anyhow::Result<ClientConfig> {
 
 type Thread = mpsc::Sender<Accepted>;
 
+/// What all threads use.
+struct Shared {
+    tls: Option<Arc<Tls>>,
+    access_log: Option<AccessLog>,
+}
+
 /// Starts the thread of an instance. It ends when its last connection has, or when aborted.
 fn spawn_thread(
     n: usize,
     maker: Maker,
+    shared: Shared,
     shutdown: CancellationToken,
     abort: CancellationToken,
 ) -> anyhow::Result<(Thread, oneshot::Receiver<()>)> {
@@ -184,10 +250,10 @@ fn spawn_thread(
     thread::Builder::new().name(format!("edge-{n}")).spawn(move || {
         runtime.block_on(async {
             let (jobs, queue) = mpsc::unbounded_channel();
-            let desk = Desk::new(jobs, maker.limits.clone(), maker.metrics.clone());
+            let desk = Desk::new(jobs, maker.limits.clone(), maker.metrics.clone(), shared.access_log);
             tokio::spawn(worker::keep(maker, queue));
             tokio::select! {
-                () = serve(Arc::new(desk), connections, shutdown) => {}
+                () = serve(Arc::new(desk), shared.tls, connections, shutdown) => {}
                 () = abort.cancelled() => {}
             }
         });
@@ -197,7 +263,12 @@ fn spawn_thread(
     Ok((thread, finished))
 }
 
-async fn serve(desk: Arc<Desk>, mut connections: mpsc::Receiver<Accepted>, shutdown: CancellationToken) {
+async fn serve(
+    desk: Arc<Desk>,
+    tls: Option<Arc<Tls>>,
+    mut connections: mpsc::Receiver<Accepted>,
+    shutdown: CancellationToken,
+) {
     let builder = Arc::new(connection::builder(&desk));
     let tasks = TaskTracker::new();
     while let Some(Accepted { stream, peer, place }) = connections.recv().await {
@@ -208,10 +279,18 @@ async fn serve(desk: Arc<Desk>, mut connections: mpsc::Receiver<Accepted>, shutd
                 continue;
             }
         };
-        let (desk, builder, shutdown) = (desk.clone(), builder.clone(), shutdown.clone());
+        let (desk, tls, builder, shutdown) = (desk.clone(), tls.clone(), builder.clone(), shutdown.clone());
         tasks.spawn(async move {
             let _open = (Open::new(&desk.metrics.connections_open), place);
-            connection::serve(desk.clone(), &builder, stream, peer, shutdown).await;
+            let Some(tls) = tls else {
+                return connection::serve(desk.clone(), &builder, stream, peer, Scheme::HTTP, shutdown).await;
+            };
+            match tls.accept(stream).await {
+                Some(stream) => {
+                    connection::serve(desk.clone(), &builder, stream, peer, Scheme::HTTPS, shutdown).await;
+                }
+                None => count(&desk.metrics.tls_failures),
+            }
         });
     }
     tasks.close();

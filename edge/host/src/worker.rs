@@ -7,7 +7,7 @@
 //! it knows is a cache.
 //!
 //! `wasmtime_wasi_http`'s `ProxyHandler` makes another instance whenever the first is busy for a
-//! moment, with caches of its own; here there is one.
+//! moment, with caches of its own; here there is one. A reload lets it retire in the same way.
 
 use crate::{
     config::ms,
@@ -16,7 +16,10 @@ use crate::{
     metrics::{Metrics, count},
 };
 use futures_channel::oneshot;
-use futures_util::stream::{FuturesUnordered, Stream};
+use futures_util::{
+    stream::{FuturesUnordered, Stream},
+    task::AtomicWaker,
+};
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
@@ -77,6 +80,8 @@ pub(crate) struct Life {
     retired: AtomicBool,
     /// Told when the successor may come.
     retirement: Notify,
+    /// The instance's own event loop, which must see that it has retired.
+    event_loop: AtomicWaker,
 }
 
 impl Life {
@@ -97,6 +102,7 @@ impl Life {
         if !self.retired.swap(true, Relaxed) {
             self.mark();
             self.retirement.notify_one();
+            self.event_loop.wake();
         }
     }
 
@@ -118,10 +124,12 @@ impl Life {
 pub(crate) async fn keep(maker: Maker, queue: mpsc::UnboundedReceiver<Job>) {
     let queue = Arc::new(Mutex::new(queue));
     let places = Arc::new(Semaphore::new(MAX_LIVE_INSTANCES));
+    let mut component = maker.component.clone();
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
         let life = Arc::new(Life::default());
-        match maker.instantiate(&life).await {
+        let compiled = component.borrow_and_update().clone();
+        match maker.instantiate(&compiled, &life).await {
             Ok((store, service)) => {
                 count(&maker.metrics.instances);
                 count(&maker.metrics.instances_live);
@@ -135,7 +143,11 @@ pub(crate) async fn keep(maker: Maker, queue: mpsc::UnboundedReceiver<Job>) {
                     _place: place,
                 };
                 tokio::spawn(worker.run(store, service));
-                life.retirement.notified().await;
+                tokio::select! {
+                    () = life.retirement.notified() => {}
+                    // Another component: this instance finishes what it has. Without a server there is no other.
+                    Ok(()) = component.changed() => life.retire(),
+                }
             }
             Err(e) => {
                 tracing::error!(error = format!("{e:#}"), "no instance could be made");
@@ -197,6 +209,7 @@ impl Worker {
     async fn drive(&self, accessor: &Accessor<StoreData>, proxy: &Proxy, func: Func) -> wasmtime::Result<()> {
         let mut running = FuturesUnordered::new();
         poll_fn(|cx| {
+            self.life.event_loop.register(cx.waker());
             // The event loop runs: nothing has computed without a pause up to here.
             self.life.computing_ticks.store(0, Relaxed);
             loop {

@@ -90,11 +90,16 @@ fn answer(sale: &Sale, grant: LeaseGrant, sold_out: bool) -> LeaseAnswer {
     }
 }
 
-/// A sale that does not sell is asked about once a lease life, and right at its opening.
+/// How often a sale is asked about that does not sell, in milliseconds: the news that it does must reach
+/// every edge within a lease's life.
+const IDLE_RETRY_MS: i64 = 200;
+const _: () = assert!(IDLE_RETRY_MS < limits::LEASE_LIFE_MS);
+
+/// A sale that does not sell is asked about a little oftener than once a lease life, and right at its opening.
 fn idle_retry_ms(phase: SalePhase, opens_at_ms: UnixMs, now_ms: UnixMs) -> i64 {
     match phase {
-        SalePhase::Scheduled => (opens_at_ms - now_ms).clamp(RETRY_MIN_MS, limits::LEASE_LIFE_MS),
-        _ => limits::LEASE_LIFE_MS,
+        SalePhase::Scheduled => (opens_at_ms - now_ms).clamp(RETRY_MIN_MS, IDLE_RETRY_MS),
+        _ => IDLE_RETRY_MS,
     }
 }
 
