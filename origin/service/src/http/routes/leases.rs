@@ -109,9 +109,9 @@ mod tests {
 
     #[test]
     fn the_opening_is_not_slept_through() {
-        assert_eq!(idle_retry_ms(SalePhase::Scheduled, 10_000, 0), limits::LEASE_LIFE_MS);
+        assert_eq!(idle_retry_ms(SalePhase::Scheduled, 10_000, 0), IDLE_RETRY_MS);
         assert_eq!(idle_retry_ms(SalePhase::Scheduled, 10_000, 9_950), 50);
-        assert_eq!(idle_retry_ms(SalePhase::SoldOut, 0, 9_950), limits::LEASE_LIFE_MS);
+        assert_eq!(idle_retry_ms(SalePhase::SoldOut, 0, 9_950), IDLE_RETRY_MS);
     }
 
     #[test]
