@@ -10,7 +10,7 @@ use serde_json::json;
 use std::{
     fs::{File, OpenOptions},
     io::{BufWriter, Write},
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -117,7 +117,7 @@ fn append(path: &Path) -> anyhow::Result<BufWriter<File>> {
 }
 
 /// Writes lines until nobody sends any more; flushes whenever there is a pause.
-fn write(mut file: BufWriter<File>, path: &PathBuf, messages: &Receiver<Message>) {
+fn write(mut file: BufWriter<File>, path: &Path, messages: &Receiver<Message>) {
     let mut failed = false;
     loop {
         let message = match messages.try_recv() {

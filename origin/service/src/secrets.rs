@@ -131,11 +131,11 @@ pub fn public_keys(config: &SecretsConfig) -> anyhow::Result<serde_json::Value> 
     });
     let mut keys = vec![own];
     for previous in previous_keys(&config.entry_previous_jwks_file)? {
-        if previous["x"] == x.as_str() {
+        if previous.get("x").is_some_and(|own| *own == x.as_str()) {
             continue; // the key that signs may stand there already
         }
-        if keys.iter().any(|key| key["kid"] == previous["kid"]) {
-            bail!("two entry keys have the kid {}: give each a name of its own", previous["kid"]);
+        if let Some(kid) = previous.get("kid").filter(|kid| keys.iter().any(|key| key.get("kid") == Some(kid))) {
+            bail!("two entry keys have the kid {kid}: give each a name of its own");
         }
         keys.push(previous);
     }
@@ -150,7 +150,7 @@ fn previous_keys(path: &Path) -> anyhow::Result<Vec<serde_json::Value>> {
     let set: serde_json::Value =
         serde_json::from_str(&text).with_context(|| format!("{}: not JSON", path.display()))?;
     KeySet::from_json(&set).with_context(|| path.display().to_string())?;
-    Ok(set["keys"].as_array().cloned().unwrap_or_default())
+    Ok(set.get("keys").and_then(|keys| keys.as_array()).cloned().unwrap_or_default())
 }
 
 fn shop_keys(path: &Path) -> anyhow::Result<KeySet> {
