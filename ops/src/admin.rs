@@ -4,7 +4,7 @@ use flashgate_shared::{
     SaleId, limits,
     problem::{PROBLEM_JSON, Problem, ProblemKind},
     sale::SaleConfig,
-    wire::{AdminSale, AuditReport, TrafficReport},
+    wire::{AdminSale, AuditReport, DocumentAnswer, TrafficReport},
 };
 use reqwest::{Method, StatusCode, header};
 use serde::de::DeserializeOwned;
@@ -110,6 +110,11 @@ impl AdminClient {
     /// Ends a sale for good.
     pub async fn close(&self, sale: &SaleId) -> Result<AdminSale, AdminError> {
         self.act(sale, "close").await
+    }
+
+    /// The sale's document for edges, and tickets for their route.
+    pub async fn document(&self, sale: &SaleId) -> Result<DocumentAnswer, AdminError> {
+        self.call(Method::GET, &format!("/v1/admin/sales/{sale}/document"), None).await
     }
 
     /// Design I1 to I4 as the origin finds them now.

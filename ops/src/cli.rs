@@ -3,6 +3,7 @@
 mod audit;
 mod demo;
 mod page;
+mod publish;
 mod rehearse;
 mod sale;
 mod up;

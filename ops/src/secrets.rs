@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result};
 use aws_lc_rs::{
+    digest::{SHA256, digest},
     rand::{SecureRandom, SystemRandom},
-    signature::Ed25519KeyPair,
+    signature::{Ed25519KeyPair, KeyPair},
 };
 use base64::{
     Engine,
@@ -32,6 +33,8 @@ pub struct Secrets {
     pub webhook_secret: String,
     /// The private key of entry tokens, PKCS #8 PEM.
     pub entry_signing_pem: String,
+    /// The JWK set of sale documents: the public half of their key.
+    pub document_keys: String,
     directory: PathBuf,
 }
 
@@ -44,7 +47,9 @@ impl std::fmt::Debug for Secrets {
 impl Secrets {
     /// Draws new secrets and writes them to files in `directory`.
     pub fn create(directory: &Path) -> Result<Self> {
+        let document_pem = ed25519_pem()?;
         let secrets = Self {
+            document_keys: document_keys(&document_pem)?,
             edge_key: random(&URL_SAFE_NO_PAD)?,
             admin_token: random(&URL_SAFE_NO_PAD)?,
             webhook_secret: format!("whsec_{}", random(&STANDARD)?),
@@ -56,6 +61,8 @@ impl Secrets {
             ("admin-token", &secrets.admin_token),
             ("webhook-secret", &secrets.webhook_secret),
             ("entry-signing-key.pem", &secrets.entry_signing_pem),
+            ("document-key.pem", &document_pem),
+            ("document-keys.json", &secrets.document_keys),
             ("status-mac-key", &random(&URL_SAFE_NO_PAD)?),
         ] {
             write_private(&secrets.file(name), value.as_bytes())?;
@@ -63,11 +70,22 @@ impl Secrets {
         Ok(secrets)
     }
 
-    /// The file of a secret: `edge-key`, `admin-token`, `webhook-secret`, `entry-signing-key.pem`
-    /// or `status-mac-key`.
+    /// The file of a secret: `edge-key`, `admin-token`, `webhook-secret`, `entry-signing-key.pem`,
+    /// `document-key.pem` or `status-mac-key`; `document-keys.json` holds what is none.
     pub fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
+}
+
+/// The JWK set of a key, named by its content (RFC 7638), as the origin names it.
+fn document_keys(pem: &str) -> Result<String> {
+    let body: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
+    let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&STANDARD.decode(body)?).context("no Ed25519 key")?;
+    let x = URL_SAFE_NO_PAD.encode(pair.public_key());
+    let kid = digest(&SHA256, format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#).as_bytes());
+    let kid = URL_SAFE_NO_PAD.encode(kid);
+    let key = serde_json::json!({ "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": kid, "x": x });
+    Ok(serde_json::json!({ "keys": [key] }).to_string())
 }
 
 fn random(encoding: &impl Engine) -> Result<String> {

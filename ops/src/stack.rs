@@ -133,7 +133,7 @@ impl Stack {
         let what = format!("edge ready ({} × WebAssembly gate)", stack.edges.len());
         steps.run(&what, async { try_join_all((0..stack.edges.len()).map(|i| stack.start_edge(i))).await }).await?;
         if config.workers > 0 {
-            let worker = WorkerdConfig::new(stack.origin_url(), stack.edge_key());
+            let worker = stack.worker_config();
             let what = format!("Worker ready ({} × workerd)", config.workers);
             let workers = async { try_join_all((0..config.workers).map(|_| Workerd::start(&worker))).await };
             stack.workers = steps.run(&what, workers).await?;
@@ -187,6 +187,8 @@ impl Stack {
             let origin = config.edge_origins.iter().find(|(edge, _)| *edge == i).map(|(_, url)| url);
             args.extend(["--origin".into(), origin.unwrap_or(&origin_urls[serving]).into()]);
             args.extend(["--edge-key-file".into(), secrets.file("edge-key").into()]);
+            args.extend(["--document-keys-file".into(), secrets.file("document-keys.json").into()]);
+            args.extend(["--key-value".into(), data_dir.join(format!("edge-{i}.redb")).into()]);
             args.extend(config.edge_args.iter().map(OsString::from));
             edges.push(Proc::new(Recipe {
                 name: format!("edge-{i}"),
@@ -294,6 +296,19 @@ impl Stack {
     /// What an edge shows to the origin.
     pub fn edge_key(&self) -> &str {
         &self.secrets.edge_key
+    }
+
+    /// The JWK set of sale documents.
+    pub fn document_keys(&self) -> &str {
+        &self.secrets.document_keys
+    }
+
+    /// A Worker in front of this shop.
+    pub fn worker_config(&self) -> WorkerdConfig {
+        WorkerdConfig {
+            document_keys: self.document_keys().to_owned(),
+            ..WorkerdConfig::new(self.origin_url(), self.edge_key())
+        }
     }
 
     /// What the provider signs notices with, `whsec_…`.
@@ -439,6 +454,7 @@ fn origin_env(
         ("STATUS_MAC_KEY_FILE", "status-mac-key"),
         ("ENTRY_SIGNING_KEY_FILE", "entry-signing-key.pem"),
         ("WEBHOOK_SECRET_FILE", "webhook-secret"),
+        ("DOCUMENT_KEY_FILE", "document-key.pem"),
     ] {
         env.push((format!("FLASHGATE_SECRETS__{key}"), secrets.file(file).into()));
     }

@@ -21,6 +21,22 @@ const WRANGLER: &str = include_str!("../../wrangler.toml");
 /// The configuration's name in a directory of its own.
 const CONFIG_FILE: &str = "workerd.capnp";
 
+/// A KV namespace in the memory of workerd, which asks for it over HTTP: `GET` and `PUT /{key}`.
+const KV_NAMESPACE: &str = r#"
+const values = new Map();
+export default {
+  async fetch(request) {
+    const key = decodeURIComponent(new URL(request.url).pathname.slice(1));
+    if (request.method === "PUT") {
+      values.set(key, await request.arrayBuffer());
+      return new Response(null);
+    }
+    const value = values.get(key);
+    return value === undefined ? new Response(null, { status: 404 }) : new Response(value);
+  },
+};
+"#;
+
 /// How the Worker is run.
 #[derive(Debug, Clone)]
 pub struct WorkerdConfig {
@@ -28,6 +44,8 @@ pub struct WorkerdConfig {
     pub origin_url: String,
     /// The edge's key towards the origin.
     pub edge_key: String,
+    /// The JWK set of sale documents; empty: none are taken.
+    pub document_keys: String,
     /// Isolates, each with a port of its own.
     pub isolates: usize,
     /// The source of an ES module that serves instead of the built one, which it finds as `./index.js`.
@@ -37,7 +55,13 @@ pub struct WorkerdConfig {
 impl WorkerdConfig {
     /// One isolate of the Worker as it was built.
     pub fn new(origin_url: &str, edge_key: &str) -> Self {
-        Self { origin_url: origin_url.to_owned(), edge_key: edge_key.to_owned(), isolates: 1, wrapper: None }
+        Self {
+            origin_url: origin_url.to_owned(),
+            edge_key: edge_key.to_owned(),
+            document_keys: String::new(),
+            isolates: 1,
+            wrapper: None,
+        }
     }
 }
 
@@ -149,6 +173,7 @@ fn capnp(config: &WorkerdConfig, ports: &[u16], dir: &Path) -> Result<String> {
         fs::write(dir.join("wrapper.mjs"), source)?;
         modules.insert_str(0, r#"(name = "wrapper.mjs", esModule = embed "wrapper.mjs"), "#);
     }
+    fs::write(dir.join("sales.mjs"), KV_NAMESPACE)?;
     let (mut services, mut sockets, mut workers) = (String::new(), String::new(), String::new());
     for (i, port) in ports.iter().enumerate() {
         writeln!(services, r#"    (name = "gate{i}", worker = .gate{i}),"#)?;
@@ -170,6 +195,8 @@ fn capnp(config: &WorkerdConfig, ports: &[u16], dir: &Path) -> Result<String> {
   bindings = [
     (name = "ORIGIN_URL", text = {origin:?}),
     (name = "EDGE_KEY", text = {key:?}),
+    (name = "DOCUMENT_KEYS", text = {documents:?}),
+    (name = "SALES", kvNamespace = "sales"),
     (name = "LEASES", durableObjectNamespace = {owner}),
   ],
   {desks}
@@ -177,18 +204,25 @@ fn capnp(config: &WorkerdConfig, ports: &[u16], dir: &Path) -> Result<String> {
             date = compatibility_date()?,
             origin = config.origin_url,
             key = config.edge_key,
+            documents = config.document_keys,
         )?;
     }
     Ok(format!(
         r#"using Workerd = import "/workerd/workerd.capnp";
 const config :Workerd.Config = (
   services = [
-{services}    (name = "net", network = (allow = ["private", "public", "local"])),
+{services}    (name = "sales", worker = .sales),
+    (name = "net", network = (allow = ["private", "public", "local"])),
   ],
   sockets = [
 {sockets}  ],
 );
-{workers}"#
+{workers}const sales :Workerd.Worker = (
+  modules = [(name = "sales.mjs", esModule = embed "sales.mjs")],
+  compatibilityDate = {date:?},
+);
+"#,
+        date = compatibility_date()?,
     ))
 }
 

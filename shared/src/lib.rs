@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod clock;
+pub mod document;
 pub mod envelope;
 pub mod ids;
 pub mod limits;

@@ -8,6 +8,8 @@ pub const BUYER_ID_BYTES: usize = 128;
 pub const IDEMPOTENCY_KEY_BYTES: usize = 128;
 /// Longest entry token that is looked at, in bytes; longer ones are refused before parsing.
 pub const TOKEN_BYTES: usize = 4096;
+/// Largest sale document, in bytes.
+pub const DOCUMENT_BYTES: usize = 32 * 1024;
 /// Largest request body that the edge or the origin reads from a buyer, in bytes.
 pub const BUYER_BODY_BYTES: usize = 8 * 1024;
 /// Largest answer that the edge reads from the origin (event streams excepted), in bytes.

@@ -65,6 +65,8 @@ words! {
         PermitRefused = "permit-refused",
         /// The outcome is unknown: ask my-claim, or repeat with the same key.
         Unknown = "unknown-outcome",
+        /// A newer or another version of the document is there.
+        Outdated = "outdated",
         /// The order is in no state for this (not reserved, too late to pay).
         WrongState = "wrong-state",
         /// Something we depend on does not answer.
@@ -86,7 +88,7 @@ impl ProblemKind {
             TokenNotYetValid | Forbidden => 403,
             NotFound => 404,
             MethodNotAllowed => 405,
-            AlreadyClaimed | AlreadyHad | WrongState | NotEnoughLeft => 409,
+            AlreadyClaimed | AlreadyHad | WrongState | NotEnoughLeft | Outdated => 409,
             SoldOut | Closed => 410,
             BodyTooLarge => 413,
             TargetTooLong => 414,
@@ -129,6 +131,7 @@ impl ProblemKind {
             BacklogFull => "Orders are being worked off, please try again",
             PermitRefused => "The permit came too late, please try again",
             Unknown => "The outcome is not known yet",
+            Outdated => "Another version is there",
             WrongState => "The order is not in a state for this",
             Unavailable => "A part of the shop does not answer, please try again",
             Overloaded => "Too many requests at once, please try again",

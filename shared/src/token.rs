@@ -12,7 +12,7 @@ use jsonwebtoken::{
     Algorithm, DecodingKey, Validation, decode, decode_header,
     jwk::{AlgorithmParameters, EllipticCurve, JwkSet},
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::HashMap;
 
 /// The claims of an entry token. Times are Unix seconds, as RFC 7519 wants them.
@@ -168,33 +168,13 @@ pub fn verify(
     if token.len() > limits::TOKEN_BYTES {
         return Err(TokenError::Malformed);
     }
-    // An `alg` that jsonwebtoken does not know ("none") fails to parse: also not EdDSA.
-    let header = decode_header(token).map_err(|_| TokenError::Malformed)?;
-    if header.alg != Algorithm::EdDSA {
-        return Err(TokenError::Algorithm);
-    }
-    // Without a `kid` no set of keys will ever name it.
-    let kid = header.kid.as_deref().ok_or(TokenError::Malformed)?;
-    let key = keys.keys.get(kid).ok_or(TokenError::UnknownKey)?;
-    let mut policy = Validation::new(Algorithm::EdDSA);
-    policy.leeway = 0;
+    let key = key_of(token, keys, None)?;
+    let mut policy = policy();
     policy.set_required_spec_claims(&["exp", "nbf", "aud", "iss"]);
+    policy.validate_aud = true;
     policy.set_audience(&[sale.as_str()]);
     policy.set_issuer(&[issuer]);
-    // Judged below by the time that was passed in.
-    policy.validate_exp = false;
-    policy.validate_nbf = false;
-    let claims = decode::<EntryClaims>(token, key, &policy).map_err(|e| {
-        use jsonwebtoken::errors::ErrorKind::*;
-        match e.kind() {
-            InvalidSignature => TokenError::Signature,
-            InvalidIssuer => TokenError::Issuer,
-            InvalidAudience => TokenError::Audience,
-            InvalidAlgorithm => TokenError::Algorithm,
-            _ => TokenError::Malformed,
-        }
-    })?;
-    let claims = claims.claims;
+    let claims = decode::<EntryClaims>(token, key, &policy).map_err(|e| refusal(&e))?.claims;
     if now_ms < claims.nbf.saturating_mul(1000) {
         return Err(TokenError::NotYetValid);
     }
@@ -206,6 +186,60 @@ pub fn verify(
         return Err(TokenError::Expired);
     }
     Ok(claims)
+}
+
+/// The key that a token names, when it is of the right type and algorithm.
+fn key_of<'k>(token: &str, keys: &'k KeySet, typ: Option<&str>) -> Result<&'k DecodingKey, TokenError> {
+    // An `alg` that jsonwebtoken does not know ("none") fails to parse: also not EdDSA.
+    let header = decode_header(token).map_err(|_| TokenError::Malformed)?;
+    if header.alg != Algorithm::EdDSA {
+        return Err(TokenError::Algorithm);
+    }
+    // One kind of token is never taken for another (RFC 8725 §3.11).
+    if typ.is_some_and(|typ| header.typ.as_deref() != Some(typ)) {
+        return Err(TokenError::Malformed);
+    }
+    // Without a `kid` no set of keys will ever name it.
+    let kid = header.kid.as_deref().ok_or(TokenError::Malformed)?;
+    keys.keys.get(kid).ok_or(TokenError::UnknownKey)
+}
+
+/// EdDSA alone. Times are judged by the caller, by the time that was passed in.
+fn policy() -> Validation {
+    let mut policy = Validation::new(Algorithm::EdDSA);
+    policy.leeway = 0;
+    policy.required_spec_claims.clear();
+    policy.validate_exp = false;
+    policy.validate_nbf = false;
+    policy.validate_aud = false;
+    policy
+}
+
+fn refusal(error: &jsonwebtoken::errors::Error) -> TokenError {
+    use jsonwebtoken::errors::ErrorKind::*;
+    match error.kind() {
+        InvalidSignature => TokenError::Signature,
+        InvalidIssuer => TokenError::Issuer,
+        InvalidAudience => TokenError::Audience,
+        InvalidAlgorithm => TokenError::Algorithm,
+        _ => TokenError::Malformed,
+    }
+}
+
+/// The content of a JWT of this `typ`, when one of the keys signed it. Nothing in it is judged.
+pub(crate) fn verify_signature<T: DeserializeOwned + Clone>(
+    token: &str,
+    keys: &KeySet,
+    typ: &str,
+) -> Result<T, TokenError> {
+    if token.is_empty() {
+        return Err(TokenError::Missing);
+    }
+    if token.len() > limits::DOCUMENT_BYTES {
+        return Err(TokenError::Malformed);
+    }
+    let key = key_of(token, keys, Some(typ))?;
+    Ok(decode::<T>(token, key, &policy()).map_err(|e| refusal(&e))?.claims)
 }
 
 /// The token of an `Authorization: Bearer` header value; the scheme is case-insensitive (RFC 9110).

@@ -158,7 +158,7 @@ pub struct SaleView {
     pub poll_after_ms: u64,
 }
 
-/// `GET /v1/edge/sales/{sale}` (edge key): what an edge needs to decide.
+/// What an edge needs to decide.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EdgeSale {
     /// The settings; `sale.version` is the document's version.
@@ -171,6 +171,39 @@ pub struct EdgeSale {
     pub issuer: String,
     /// The authority's clock.
     pub now_ms: UnixMs,
+}
+
+/// The answer of `GET /v1/edge/sales/{sale}` (edge key).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EdgeSaleAnswer {
+    /// What it says now.
+    #[serde(flatten)]
+    pub sale: EdgeSale,
+    /// The same, signed, for the edge's store; absent where the origin has no document key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document: Option<String>,
+}
+
+/// `GET /v1/admin/sales/{sale}/document`: what `flashgate sale publish` takes to the edges.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DocumentAnswer {
+    /// The version of the document.
+    pub version: i64,
+    /// The sale document, signed.
+    pub document: String,
+    /// Lets it be put into an edge's store.
+    pub publish_ticket: String,
+    /// Lets it be read there.
+    pub read_ticket: String,
+}
+
+/// The answer of an edge to a document that it took: `PUT /v1/edge/sales/{sale}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedAnswer {
+    /// The version that is there now.
+    pub version: i64,
+    /// The version that was there before, if any.
+    pub before: Option<i64>,
 }
 
 /// What a lease admits.

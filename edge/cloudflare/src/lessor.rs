@@ -31,7 +31,7 @@ impl DurableObject for LeaseDesk {
 
     async fn fetch(&self, message: Request) -> worker::Result<Response> {
         let bad = || Response::error("not a question for a lease", 400);
-        let Some(request) = translate::request(message) else {
+        let Some(request) = translate::request(message.inner()) else {
             return bad();
         };
         let (parts, body) = request.into_parts();
@@ -40,6 +40,6 @@ impl DurableObject for LeaseDesk {
         };
         let runtime = Runtime { place: self.place.clone(), env: self.env.clone(), sub_leases: false };
         let answer = self.sublessor.handle(&runtime, http::Request::from_parts(parts, body)).await;
-        translate::response(answer.map(flashgate_gate::Body::Bytes))
+        Ok(translate::response(answer.map(flashgate_gate::Body::Bytes))?.into())
     }
 }

@@ -10,20 +10,20 @@ mod lessor;
 mod translate;
 
 use bytes::Bytes;
-use flashgate_gate::{Body, Gate, GateConfig, Host, OriginError, Terms};
+use flashgate_gate::{Body, Draws, Gate, GateConfig, Host, KvError, OriginError, Terms};
 use flashgate_shared::{UnixMs, problem::ProblemKind};
 use futures_util::future::{Either, select};
 use http::HeaderMap;
 use std::{
-    cell::{Cell, OnceCell},
-    hash::{DefaultHasher, Hash, Hasher},
+    cell::OnceCell,
     net::{IpAddr, Ipv4Addr},
     pin::pin,
     rc::Rc,
     time::Duration,
 };
 use worker::{
-    AbortController, Context, Delay, Env, Fetch, Request, Response, Stub, event, js_sys, web_sys::ReadableStream,
+    AbortController, Context, Delay, Env, Fetch, Stub, event, js_sys,
+    web_sys::{self, ReadableStream},
 };
 
 pub use lessor::LeaseDesk;
@@ -35,11 +35,15 @@ const ORIGIN_URL: &str = "ORIGIN_URL";
 const EDGE_KEY: &str = "EDGE_KEY";
 const LEASES: &str = "LEASES";
 const SHIELD: &str = "SHIELD";
+const SALES: &str = "SALES";
+const DOCUMENT_KEYS: &str = "DOCUMENT_KEYS";
 
 /// What lives as long as the isolate.
 struct Instance {
     gate: Gate,
     place: Rc<Place>,
+    /// Whether the shield is bound: looking for what is not there costs more than a refusal.
+    shielded: bool,
 }
 
 /// What does not change while an isolate, or a Durable Object, lives.
@@ -48,8 +52,7 @@ struct Place {
     origin: String,
     /// The data centre: an isolate never leaves it.
     colo: String,
-    seed: [u64; 2],
-    drawn: Cell<u64>,
+    draws: Draws,
 }
 
 thread_local! {
@@ -62,14 +65,16 @@ impl Place {
             origin: env.var(ORIGIN_URL).map(|v| v.to_string()).unwrap_or_default().trim_end_matches('/').to_owned(),
             colo,
             // It does not fail within a request. If it did, jitter and trace ids could be guessed.
-            seed: [getrandom::u64().unwrap_or_default(), getrandom::u64().unwrap_or_default()],
-            drawn: Cell::new(0),
+            draws: Draws::new([getrandom::u64().unwrap_or_default(), getrandom::u64().unwrap_or_default()]),
         }
     }
 }
 
 fn gate_config(env: &Env) -> GateConfig {
-    GateConfig { edge_key: env.secret(EDGE_KEY).map(|v| v.to_string()).unwrap_or_default() }
+    GateConfig {
+        edge_key: env.secret(EDGE_KEY).map(|v| v.to_string()).unwrap_or_default(),
+        document_keys: env.var(DOCUMENT_KEYS).map(|v| v.to_string()).unwrap_or_default(),
+    }
 }
 
 /// The ports of the gate on this runtime, for one request: no I/O object of another one is in it.
@@ -89,12 +94,7 @@ impl Host for Runtime {
     }
 
     fn random_u64(&self) -> u64 {
-        // A keyed hash (SipHash) of a counter: the numbers that clients see tell nothing of others.
-        let n = self.place.drawn.get().wrapping_add(1);
-        self.place.drawn.set(n);
-        let mut hasher = DefaultHasher::new();
-        (self.place.seed, n).hash(&mut hasher);
-        hasher.finish()
+        self.place.draws.next()
     }
 
     async fn origin(
@@ -125,6 +125,16 @@ impl Host for Runtime {
 
     async fn pause(&self, ms: u64) {
         Delay::from(Duration::from_millis(ms)).await;
+    }
+
+    async fn kv_get(&self, key: &str) -> Result<Option<Vec<u8>>, KvError> {
+        let store = self.env.kv(SALES).map_err(|_| KvError)?;
+        store.get(key).bytes().await.map_err(|_| KvError)
+    }
+
+    async fn kv_put(&self, key: &str, value: &[u8]) -> Result<(), KvError> {
+        let store = self.env.kv(SALES).map_err(|_| KvError)?;
+        store.put_bytes(key, value).map_err(|_| KvError)?.execute().await.map_err(|_| KvError)
     }
 }
 
@@ -157,17 +167,20 @@ fn client_address(headers: &HeaderMap) -> IpAddr {
 }
 
 #[event(fetch)]
-async fn fetch(message: Request, env: Env, _ctx: Context) -> worker::Result<Response> {
-    let make =
-        || Instance { gate: Gate::new(gate_config(&env)), place: Rc::new(Place::new(&env, translate::colo(&message))) };
+async fn fetch(message: web_sys::Request, env: Env, _ctx: Context) -> worker::Result<web_sys::Response> {
+    let make = || Instance {
+        gate: Gate::new(gate_config(&env)),
+        place: Rc::new(Place::new(&env, translate::colo(&message))),
+        shielded: env.rate_limiter(SHIELD).is_ok(),
+    };
     let instance = INSTANCE.with(|cell| cell.get_or_init(|| Rc::new(make())).clone());
     let gate = &instance.gate;
     let runtime = Runtime { place: instance.place.clone(), env, sub_leases: true };
-    let Some(request) = translate::request(message) else {
+    let Some(request) = translate::request(&message) else {
         return translate::response(gate.refuse(&runtime, &http::Request::new(()), ProblemKind::BadRequest));
     };
     let client = client_address(request.headers());
-    if !runtime.shield_lets_through(client).await {
+    if instance.shielded && !runtime.shield_lets_through(client).await {
         return translate::response(gate.refuse(&runtime, &request, ProblemKind::SlowDown));
     }
     translate::response(gate.handle(&runtime, client, request).await)

@@ -1,16 +1,27 @@
-//! Between the runtime's messages and those of the `http` crate.
+//! Between the runtime's messages and those of the `http` crate. Most of what a refusal costs is spent here, in
+//! calls across the boundary to JavaScript: there are as few as can be.
 
 use bytes::Bytes;
 use flashgate_gate::{Answer, Body, BodyError, OriginError, RequestBody, Terms};
 use futures_util::StreamExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header::CONTENT_ENCODING};
 use worker::{
-    ByteStream, EncodeBody, Headers, Request, RequestInit, RequestRedirect, Response, ResponseBody, ResponseBuilder,
+    ByteStream, Headers, Request, RequestInit, RequestRedirect, Response, ResponseBody, ResponseBuilder,
     js_sys::{Reflect, Uint8Array},
-    web_sys::ReadableStream,
+    wasm_bindgen::{self, prelude::wasm_bindgen},
+    web_sys::{self, ReadableStream},
 };
 
 use crate::Runtime;
+
+#[wasm_bindgen(module = "/src/glue.mjs")]
+extern "C" {
+    /// Fields as `name LF value LF …`.
+    fn flattened(headers: &web_sys::Headers) -> String;
+
+    /// An answer with such fields. `encoded`: the body is, as its fields say.
+    fn responded(status: u16, fields: &str, body: &[u8], encoded: bool) -> web_sys::Response;
+}
 
 /// A body of the client: it stays with the runtime until it is read.
 pub(crate) struct Incoming(Option<ReadableStream>);
@@ -39,20 +50,21 @@ async fn collect(body: Option<ReadableStream>, max_bytes: usize) -> Result<Bytes
 }
 
 /// A request as the gate reads it; `None` when it is not one of HTTP's.
-pub(crate) fn request(message: Request) -> Option<http::Request<Incoming>> {
-    let raw = message.inner();
+pub(crate) fn request(raw: &web_sys::Request) -> Option<http::Request<Incoming>> {
     let mut request = http::Request::new(Incoming(raw.body()));
     *request.method_mut() = Method::from_bytes(raw.method().as_bytes()).ok()?;
     *request.uri_mut() = Uri::from_maybe_shared(Bytes::from(raw.url())).ok()?;
-    *request.headers_mut() = header_map(message.headers())?;
+    *request.headers_mut() = header_map(&raw.headers())?;
     Some(request)
 }
 
-fn header_map(fields: &Headers) -> Option<HeaderMap> {
+fn header_map(fields: &web_sys::Headers) -> Option<HeaderMap> {
     let mut headers = HeaderMap::new();
-    for (name, value) in fields {
+    let text = flattened(fields);
+    let mut parts = text.split('\n');
+    while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-        headers.try_append(name, HeaderValue::from_maybe_shared(Bytes::from(value)).ok()?).ok()?;
+        headers.try_append(name, HeaderValue::from_str(value).ok()?).ok()?;
     }
     Some(headers)
 }
@@ -69,10 +81,10 @@ fn fields(headers: &HeaderMap) -> worker::Result<Headers> {
 }
 
 /// The data centre that a request came to, in three letters; `local` where there is none.
-pub(crate) fn colo(message: &Request) -> String {
+pub(crate) fn colo(message: &web_sys::Request) -> String {
     // The library's own reader panics where the runtime tells less than Cloudflare does.
     let member = |of: &worker::wasm_bindgen::JsValue, name: &str| Reflect::get(of, &name.into()).ok();
-    let colo = member(message.inner(), "cf").and_then(|cf| member(&cf, "colo")).and_then(|colo| colo.as_string());
+    let colo = member(message, "cf").and_then(|cf| member(&cf, "colo")).and_then(|colo| colo.as_string());
     colo.unwrap_or_else(|| "local".to_owned())
 }
 
@@ -102,7 +114,7 @@ pub(crate) async fn incoming(
     }
     let mut response = http::Response::new(());
     *response.status_mut() = status;
-    *response.headers_mut() = header_map(answer.headers()).ok_or(OriginError::NoAnswer)?;
+    *response.headers_mut() = header_map(&answer.headers().0).ok_or(OriginError::NoAnswer)?;
     let stream = match answer.body() {
         ResponseBody::Stream(stream) => Some(stream.clone()),
         ResponseBody::Empty | ResponseBody::Body(_) => None,
@@ -128,17 +140,23 @@ fn no_answer(status: StatusCode) -> Option<OriginError> {
 }
 
 /// The gate's answer as the runtime sends it: what is there as a whole goes with its length.
-pub(crate) fn response(answer: Answer<Runtime>) -> worker::Result<Response> {
+pub(crate) fn response(answer: Answer<Runtime>) -> worker::Result<web_sys::Response> {
     let (parts, body) = answer.into_parts();
-    let mut builder = ResponseBuilder::new().with_status(parts.status.as_u16()).with_headers(fields(&parts.headers)?);
-    if parts.headers.contains_key(CONTENT_ENCODING) {
-        // The gate has encoded it: the runtime must not do so again.
-        builder = builder.with_encode_body(EncodeBody::Manual);
+    let bytes = match body {
+        Body::Bytes(bytes) => bytes,
+        Body::Stream(stream) => {
+            let builder = ResponseBuilder::new().with_status(parts.status.as_u16());
+            return Ok(builder.with_headers(fields(&parts.headers)?).stream(stream).into());
+        }
+    };
+    let mut text = String::with_capacity(512);
+    for (name, value) in &parts.headers {
+        // A value that is no text is left out: the runtime knows only text.
+        if let Ok(value) = std::str::from_utf8(value.as_bytes()) {
+            text.extend([name.as_str(), "\n", value, "\n"]);
+        }
     }
-    Ok(match body {
-        // The answer to HEAD, or a status that has no body: nothing is said of its length.
-        Body::Bytes(bytes) if bytes.is_empty() => builder.empty(),
-        Body::Bytes(bytes) => builder.fixed(bytes.into()),
-        Body::Stream(stream) => builder.stream(stream),
-    })
+    // What the gate has encoded the runtime must not encode again.
+    let encoded = parts.headers.contains_key(CONTENT_ENCODING);
+    Ok(responded(parts.status.as_u16(), &text, &bytes, encoded))
 }

@@ -16,9 +16,10 @@ use bytes::Bytes;
 use flashgate_shared::{
     UnixMs,
     admission::Permit,
-    limits::{BUYER_BODY_BYTES, COLD_LEASE_WAIT_MS, ORIGIN_ANSWER_BYTES, TARGET_BYTES},
+    limits::{BUYER_BODY_BYTES, COLD_LEASE_WAIT_MS, DOCUMENT_BYTES, ORIGIN_ANSWER_BYTES, TARGET_BYTES},
     problem::{PROBLEM_JSON, Problem, ProblemKind},
     sale::{AddressLimits, BucketLimit, SalePhase},
+    token::KeySet,
     trace::TraceId,
     wire::{LeaseKind, TRACEPARENT_HEADER},
 };
@@ -36,6 +37,8 @@ use std::{
 pub struct GateConfig {
     /// The edge's credential towards the origin.
     pub edge_key: String,
+    /// The JWK set of the origin's document keys, as JSON; empty: no documents are taken or used.
+    pub document_keys: String,
 }
 
 impl GateConfig {
@@ -51,6 +54,8 @@ impl GateConfig {
 /// instance take turns at their awaits, and no borrow is held across one.
 pub struct Gate {
     pub(crate) edge_key: HeaderValue,
+    /// Verify sale documents and tickets; empty: there are none.
+    pub(crate) document_keys: KeySet,
     pub(crate) state: RefCell<State>,
     /// Requests that wait for another's question.
     pub(crate) waiting: Cell<usize>,
@@ -107,7 +112,11 @@ struct Onward {
 impl Gate {
     /// A gate that knows nothing yet.
     pub fn new(config: GateConfig) -> Self {
+        // Keys that cannot be read are none: nobody publishes, and the origin is asked.
+        let document_keys = serde_json::from_str(&config.document_keys).ok();
+        let document_keys = document_keys.and_then(|json| KeySet::from_json(&json).ok()).unwrap_or_default();
         Self {
+            document_keys,
             edge_key: config.edge_key_header(),
             state: RefCell::new(State { clock: AuthorityClock::default(), sales: Sales::default(), addresses: None }),
             waiting: Cell::new(0),
@@ -136,7 +145,7 @@ impl Gate {
             Ok(route) => {
                 asker.sale = sale_of(&route);
                 asker.claim = matches!(route, Route::Claim(_));
-                match check_size(&head) {
+                match check_size(&head, &route) {
                     Ok(()) => self.dispatch(&rq, &head, body, route, &asker).await,
                     Err(refusal) => Err(refusal),
                 }
@@ -190,6 +199,8 @@ impl Gate {
                 plain(view::time(self.now_ms(rq), error_ms, rq.trace))
             }
             Route::Sale(id) => plain(self.view(rq, id).await?),
+            Route::Document(id) => plain(self.show_document(rq, head, id).await?),
+            Route::Publish(id) => plain(self.publish(rq, head, body, id).await?),
             Route::Claim(id) => self.claim(rq, head, body, id, asker).await,
             Route::Enter(id) => self.enter(rq, head, body, id, asker).await,
             Route::MyClaim(id) => {
@@ -366,7 +377,8 @@ fn sale_of<'p>(route: &Route<'p>) -> Option<&'p str> {
 }
 
 /// Step 1: sizes that the headers tell.
-fn check_size(head: &http::Request<()>) -> Result<(), Refusal> {
+fn check_size(head: &http::Request<()>, route: &Route<'_>) -> Result<(), Refusal> {
+    let body_bytes = if matches!(route, Route::Publish(_)) { DOCUMENT_BYTES } else { BUYER_BODY_BYTES };
     let target_bytes = head.uri().path_and_query().map_or(0, |t| t.as_str().len());
     if target_bytes > TARGET_BYTES {
         return Err(Refusal::new(ProblemKind::TargetTooLong));
@@ -375,7 +387,7 @@ fn check_size(head: &http::Request<()>) -> Result<(), Refusal> {
         return Ok(());
     };
     match length.to_str().ok().and_then(|l| l.parse::<u64>().ok()) {
-        Some(bytes) if bytes <= BUYER_BODY_BYTES as u64 => Ok(()),
+        Some(bytes) if bytes <= body_bytes as u64 => Ok(()),
         Some(_) => Err(Refusal::new(ProblemKind::BodyTooLarge)),
         None => Err(Refusal::new(ProblemKind::BadRequest)),
     }

@@ -26,7 +26,18 @@ pub trait Host {
 
     /// Comes back after about this time.
     fn pause(&self, ms: u64) -> impl Future<Output = ()>;
+
+    /// What is under this key in the runtime's key-value store, which all its instances share.
+    fn kv_get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>, KvError>>;
+
+    /// Puts a value under this key.
+    fn kv_put(&self, key: &str, value: &[u8]) -> impl Future<Output = Result<(), KvError>>;
 }
+
+/// The key-value store does not answer, or there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the key-value store does not answer")]
+pub struct KvError;
 
 /// How an answer of the origin is to be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

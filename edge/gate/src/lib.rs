@@ -11,6 +11,8 @@
 
 mod address;
 mod authority;
+mod documents;
+mod draws;
 mod entry;
 mod forward;
 mod gate;
@@ -27,6 +29,7 @@ mod sublease;
 mod view;
 
 pub use address::shield_key;
+pub use draws::Draws;
 pub use gate::{Answer, Gate, GateConfig};
-pub use host::{Body, BodyError, Host, OriginError, RequestBody, Terms};
+pub use host::{Body, BodyError, Host, KvError, OriginError, RequestBody, Terms};
 pub use sublease::{Sublessor, lease_question};

@@ -18,7 +18,7 @@ use flashgate_shared::{
     limits::{COLD_LEASE_WAIT_MS, ORIGIN_ANSWER_BYTES},
     problem::ProblemKind,
     sale::BucketLimit,
-    wire::{EdgeSale, LeaseAnswer, LeaseKind, LeaseRequest},
+    wire::{EdgeSale, EdgeSaleAnswer, LeaseAnswer, LeaseKind, LeaseRequest},
 };
 use http::{Method, StatusCode};
 use serde::de::DeserializeOwned;
@@ -101,7 +101,11 @@ impl Gate {
         self.take(rq, (Class::Unknown, 0u8), UNKNOWN_ASKS)?;
         self.state.borrow_mut().sales.begin(id, rq.now.get());
         let _end = OnDrop(|| self.state.borrow_mut().sales.end(id));
-        let found = self.fetch(rq, id).await;
+        // What is in the store is good until the authority says otherwise; without one, the origin is asked.
+        let found = match self.stored(rq, id).await {
+            Some(doc) => Some(Ok(doc)),
+            None => self.fetch(rq, id).await,
+        };
         let mut state = self.state.borrow_mut();
         match found {
             Some(Ok(doc)) => {
@@ -122,12 +126,15 @@ impl Gate {
         let target = format!("/v1/edge/sales/{id}");
         let terms = Terms { deadline_ms: limits::SALE_DEADLINE_MS, max_bytes: ORIGIN_ANSWER_BYTES, stream: false };
         let sent_ms = rq.tick();
-        let found: Result<EdgeSale, StatusCode> = self.ask(rq, Method::GET, &target, Bytes::new(), terms).await?;
-        if let Ok(doc) = &found {
+        let found: Result<EdgeSaleAnswer, StatusCode> = self.ask(rq, Method::GET, &target, Bytes::new(), terms).await?;
+        if let Ok(answer) = &found {
             let received_ms = rq.tick();
-            self.state.borrow_mut().clock.learn(sent_ms, received_ms, doc.now_ms);
+            self.state.borrow_mut().clock.learn(sent_ms, received_ms, answer.sale.now_ms);
+            if let Some(document) = &answer.document {
+                self.keep(rq, id, document).await;
+            }
         }
-        Some(found)
+        Some(found.map(|answer| answer.sale))
     }
 
     /// A question of the edge's own: `None` without a usable answer.

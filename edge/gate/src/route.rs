@@ -1,7 +1,7 @@
 //! Which request goes where: step 1 of design §5, without any allocation.
 //!
 //! What is not listed here does not exist at the edge: the origin's admin, edge and payment routes
-//! cannot be reached through it.
+//! cannot be reached through it. `/v1/edge/sales/{sale}` is the edge's own.
 
 use flashgate_shared::{ClaimId, SaleId};
 use http::Method;
@@ -33,6 +33,10 @@ pub(crate) enum Route<'p> {
     Release,
     /// `POST /v1/orders`.
     Orders,
+    /// `GET /v1/edge/sales/{sale}`, for operators.
+    Document(&'p str),
+    /// `PUT /v1/edge/sales/{sale}`, for operators.
+    Publish(&'p str),
 }
 
 /// Why a request has no route.
@@ -47,13 +51,17 @@ pub(crate) enum Miss {
 const READ: &str = "GET, HEAD";
 const GET: &str = "GET";
 const POST: &str = "POST";
+const DOCUMENT: &str = "GET, PUT";
 
 /// The route of a request.
 pub(crate) fn route<'p>(method: &Method, path: &'p str) -> Result<Route<'p>, Miss> {
     let (route, allow) = locate(path).ok_or(Miss::NotFound)?;
+    if let (Route::Document(sale), &Method::PUT) = (&route, method) {
+        return Ok(Route::Publish(sale));
+    }
     let fits = match allow {
         POST => method == Method::POST,
-        GET => method == Method::GET,
+        GET | DOCUMENT => method == Method::GET,
         _ => method == Method::GET || method == Method::HEAD,
     };
     if fits { Ok(route) } else { Err(Miss::Method(allow)) }
@@ -81,6 +89,10 @@ fn locate(path: &str) -> Option<(Route<'_>, &'static str)> {
                 Some("release") => (Route::Release, POST),
                 Some(_) => return None,
             }
+        }
+        (Some("v1"), Some("edge"), Some("sales"), Some(sale), None) => {
+            SaleId::is_valid(sale).then_some(())?;
+            (Route::Document(sale), DOCUMENT)
         }
         (Some("v1"), Some("orders"), None, ..) => (Route::Orders, POST),
         (Some("v1"), Some("time"), None, ..) => (Route::Time, READ),

@@ -3,7 +3,7 @@
 mod support;
 
 use bytes::Bytes;
-use flashgate_gate::{Body, Gate, GateConfig, Host, OriginError, Sublessor, Terms, lease_question};
+use flashgate_gate::{Body, Gate, GateConfig, Host, KvError, OriginError, Sublessor, Terms, lease_question};
 use flashgate_shared::sale::SaleState;
 use http::{Request, Response};
 use support::*;
@@ -35,10 +35,18 @@ impl Host for Branch<'_> {
     async fn pause(&self, ms: u64) {
         self.runtime.pause(ms).await;
     }
+
+    async fn kv_get(&self, key: &str) -> Result<Option<Vec<u8>>, KvError> {
+        self.runtime.kv_get(key).await
+    }
+
+    async fn kv_put(&self, key: &str, value: &[u8]) -> Result<(), KvError> {
+        self.runtime.kv_put(key, value).await
+    }
 }
 
 fn desk() -> Sublessor {
-    Sublessor::new(GateConfig { edge_key: "edge-key".into() })
+    Sublessor::new(GateConfig { edge_key: "edge-key".into(), document_keys: String::new() })
 }
 
 async fn claim(gate: &Gate, branch: &Branch<'_>, w: &World, buyer: &str) -> u16 {

@@ -1,6 +1,6 @@
 //! The compiled component, ready to be made into instances, and the clock that interrupts it.
 
-use crate::{instance::StoreData, variables};
+use crate::{instance::StoreData, key_value, variables};
 use anyhow::anyhow;
 use std::{path::Path, thread, time::Duration};
 use wasmtime::{
@@ -43,6 +43,7 @@ fn link(engine: &Engine, component: &Component) -> wasmtime::Result<ServicePre<S
     wasmtime_wasi::p3::add_to_linker(&mut linker)?;
     wasmtime_wasi_http::p3::add_to_linker(&mut linker)?;
     variables::add_to_linker(&mut linker)?;
+    key_value::add_to_linker(&mut linker)?;
     ServicePre::new(linker.instantiate_pre(component)?)
 }
 

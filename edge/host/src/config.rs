@@ -38,6 +38,12 @@ pub struct Config {
     /// A file with the secret that the origin knows this edge by: the component's variable `edge_key`.
     #[arg(long, value_name = "FILE")]
     pub edge_key_file: Option<PathBuf>,
+    /// A file with the origin's document keys (a JWK set): the component's variable `document_keys`.
+    #[arg(long, value_name = "FILE")]
+    pub document_keys_file: Option<PathBuf>,
+    /// The file of the component's key-value store; without it the store is empty after a restart.
+    #[arg(long, value_name = "FILE")]
+    pub key_value: Option<PathBuf>,
     /// Hosts that the component may call [default: the origin's].
     #[arg(long = "allow-host", value_name = "HOST:PORT")]
     pub allow_hosts: Vec<Authority>,
@@ -155,6 +161,14 @@ impl Config {
             ensure!(!key.is_empty() && key.len() <= MAX_SECRET_BYTES, "edge key in {}: bad length", path.display());
             variables.insert("edge_key".to_owned(), key.to_owned());
         }
+        let keys = match &self.document_keys_file {
+            Some(path) => {
+                std::fs::read_to_string(path).with_context(|| format!("document keys in {}", path.display()))?
+            }
+            None => String::new(),
+        };
+        ensure!(keys.len() <= MAX_SECRET_BYTES, "--document-keys-file: more than {MAX_SECRET_BYTES} bytes");
+        variables.insert("document_keys".to_owned(), keys);
         Ok(variables)
     }
 }

@@ -4,6 +4,7 @@ use crate::{
     component::{Compiled, TICK_MS},
     config::Limits,
     guest_log::GuestLog,
+    key_value::{self, HasKeyValue, KeyValue},
     metrics::Metrics,
     outgoing::Outgoing,
     variables::{HasVariables, Values},
@@ -28,7 +29,15 @@ pub(crate) struct StoreData {
     table: ResourceTable,
     outgoing: Outgoing,
     variables: Values,
+    key_value: Arc<KeyValue>,
+    stores_open: usize,
     memory: Memory,
+}
+
+impl HasKeyValue for StoreData {
+    fn key_value(&mut self) -> key_value::View<'_> {
+        key_value::View { store: &self.key_value, table: &mut self.table, open: &mut self.stores_open }
+    }
 }
 
 impl WasiView for StoreData {
@@ -88,6 +97,7 @@ pub(crate) struct Maker {
     pub(crate) component: watch::Receiver<Compiled>,
     pub(crate) limits: Limits,
     pub(crate) variables: Values,
+    pub(crate) key_value: Arc<KeyValue>,
     pub(crate) outgoing: Outgoing,
     pub(crate) metrics: Arc<Metrics>,
 }
@@ -118,6 +128,8 @@ impl Maker {
             table: ResourceTable::new(),
             outgoing: self.outgoing.clone(),
             variables: self.variables.clone(),
+            key_value: self.key_value.clone(),
+            stores_open: 0,
             memory: Memory { limits, life: life.clone() },
         };
         let mut store = Store::new(&compiled.engine, data);

@@ -1,7 +1,7 @@
 //! Flashgate's own edge: serves the Spin component without Spin, close to the metal.
 //!
-//! It knows nothing of sales. It gives a component what Spin gives (WASI 0.3, HTTP, variables, the
-//! client's address in `spin-client-addr`) and takes from clients and component no more than the
+//! It knows nothing of sales. It gives a component what Spin gives (WASI 0.3, HTTP, variables, a
+//! key-value store, the client's address in `spin-client-addr`) and takes from clients and component no more than the
 //! limits allow. It must never decide anything that the gate decides, and never let the component
 //! call a host that is not on the list.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
@@ -15,6 +15,7 @@ mod connection;
 mod gauge;
 mod guest_log;
 mod instance;
+mod key_value;
 mod metrics;
 mod outgoing;
 mod request;

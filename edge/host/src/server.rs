@@ -11,6 +11,7 @@ use crate::{
     connection::{self, client_key},
     gauge::{Gauge, Inside},
     instance::Maker,
+    key_value::KeyValue,
     metrics::{Metrics, Open, count},
     outgoing::Outgoing,
     request::Desk,
@@ -96,11 +97,13 @@ impl Server {
         let access_log = access_log
             .map(|path| AccessLog::open(path, config.access_log_refusals_every, metrics.clone()))
             .transpose()?;
+        let key_value = Arc::new(KeyValue::open(config.key_value.as_deref())?);
         let (component, current) = watch::channel(compiled);
         let maker = || Maker {
             component: current.clone(),
             limits: config.limits.clone(),
             variables: variables.clone(),
+            key_value: key_value.clone(),
             outgoing: Outgoing::new(outgoing_tls.clone(), allowed.clone(), &config.limits, metrics.clone()),
             metrics: metrics.clone(),
         };

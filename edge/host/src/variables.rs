@@ -12,7 +12,7 @@ use wasmtime::component::{Accessor, HasData, Linker};
     reason = "generated"
 )]
 mod generated {
-    wasmtime::component::bindgen!({ path: "wit", world: "provided" });
+    wasmtime::component::bindgen!({ path: "wit/variables", world: "provided" });
 }
 
 use generated::spin::variables::variables::{self, Error, Host, HostWithStore};

@@ -7,12 +7,13 @@
 mod translate;
 
 use bytes::Bytes;
-use flashgate_gate::{Body, BodyError, Gate, GateConfig, Host, OriginError, Terms};
+use flashgate_gate::{Body, BodyError, Draws, Gate, GateConfig, Host, KvError, OriginError, Terms};
 use flashgate_shared::UnixMs;
 use http::{HeaderMap, HeaderValue, Uri, header::CONTENT_LENGTH, uri::Parts};
 use http_body_util::Full;
 use spin_sdk::{
     http::send,
+    key_value::{self, Store},
     variables,
     wasip3::{
         clocks::monotonic_clock,
@@ -23,9 +24,8 @@ use spin_sdk::{
     },
 };
 use std::{
-    cell::{Cell, OnceCell},
+    cell::OnceCell,
     future::{Future, poll_fn},
-    hash::{DefaultHasher, Hash, Hasher},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     pin::pin,
     rc::Rc,
@@ -41,8 +41,7 @@ struct Instance {
     gate: Gate,
     /// Scheme and authority of the origin; `None` when the variable is unusable: nobody is admitted.
     origin: Option<Parts>,
-    seed: (u64, u64),
-    drawn: Cell<u64>,
+    draws: Draws,
 }
 
 thread_local! {
@@ -60,11 +59,11 @@ async fn instance() -> Rc<Instance> {
         })
     };
     let (origin_url, edge_key) = (read("origin_url").await, read("edge_key").await);
+    let document_keys = read("document_keys").await;
     let made = Instance {
-        gate: Gate::new(GateConfig { edge_key }),
+        gate: Gate::new(GateConfig { edge_key, document_keys }),
         origin: origin_url.parse::<Uri>().ok().map(Uri::into_parts),
-        seed: (random::get_random_u64(), random::get_random_u64()),
-        drawn: Cell::new(0),
+        draws: Draws::new([random::get_random_u64(), random::get_random_u64()]),
     };
     // Another request may have been faster during the awaits: the first one made stays.
     INSTANCE.with(|cell| cell.get_or_init(|| Rc::new(made)).clone())
@@ -82,12 +81,7 @@ impl Host for Runtime {
     }
 
     fn random_u64(&self) -> u64 {
-        // A keyed hash (SipHash) of a counter: the numbers that clients see tell nothing of others.
-        let n = self.0.drawn.get().wrapping_add(1);
-        self.0.drawn.set(n);
-        let mut hasher = DefaultHasher::new();
-        (self.0.seed, n).hash(&mut hasher);
-        hasher.finish()
+        self.0.draws.next()
     }
 
     async fn origin(
@@ -114,6 +108,22 @@ impl Host for Runtime {
     async fn pause(&self, ms: u64) {
         monotonic_clock::wait_for(ms.saturating_mul(1_000_000)).await;
     }
+
+    async fn kv_get(&self, key: &str) -> Result<Option<Vec<u8>>, KvError> {
+        let store = Store::open_default().await.map_err(|e| kv_error(&e))?;
+        store.get(key).await.map_err(|e| kv_error(&e))
+    }
+
+    async fn kv_put(&self, key: &str, value: &[u8]) -> Result<(), KvError> {
+        let store = Store::open_default().await.map_err(|e| kv_error(&e))?;
+        store.set(key, value).await.map_err(|e| kv_error(&e))
+    }
+}
+
+/// What the gate need not know is told to the operator.
+fn kv_error(error: &key_value::Error) -> KvError {
+    eprintln!("flashgate: key-value store: {error:?}");
+    KvError
 }
 
 impl Runtime {

@@ -1,6 +1,10 @@
 //! `flashgate sale`: what marketing and operators do with sales.
 
-use super::{Where, say, stdout_colour, takes_stdout, write_json};
+use super::{
+    Where,
+    publish::{self, AtEdges},
+    say, stdout_colour, takes_stdout, write_json,
+};
 use crate::{
     admin::AdminError,
     steps::paint,
@@ -49,6 +53,10 @@ enum SaleCommand {
     Resume(One),
     /// End a sale for good
     Close(One),
+    /// Put what the sale is now into the edges' stores; exit code 1 if one refuses
+    Publish(AtEdges),
+    /// Show where the edges' stores differ from the origin; exit code 1 if one does
+    Diff(AtEdges),
 }
 
 #[derive(Debug, Args)]
@@ -170,6 +178,11 @@ pub(super) async fn run(args: SaleArgs) -> Result<ExitCode> {
         SaleCommand::Create(create) => Some(create.sale(jiff::Timestamp::now())?),
         _ => None,
     };
+    match &args.command {
+        SaleCommand::Publish(at) => return publish::publish(at, &args.place, args.json.as_ref()).await,
+        SaleCommand::Diff(at) => return publish::diff(at, &args.place, args.json.as_ref()).await,
+        _ => {}
+    }
     let admin = args.place.admin()?;
     let named = |id: &SaleId| {
         let id = id.clone();
@@ -181,7 +194,9 @@ pub(super) async fn run(args: SaleArgs) -> Result<ExitCode> {
         (SaleCommand::Pause(one), _) => admin.pause(&one.id).await.map_err(named(&one.id))?,
         (SaleCommand::Resume(one), _) => admin.resume(&one.id).await.map_err(named(&one.id))?,
         (SaleCommand::Close(one), _) => admin.close(&one.id).await.map_err(named(&one.id))?,
-        (SaleCommand::List | SaleCommand::Create(_), _) => return list(&args, &admin.list().await?),
+        (SaleCommand::List | SaleCommand::Create(_) | SaleCommand::Publish(_) | SaleCommand::Diff(_), _) => {
+            return list(&args, &admin.list().await?);
+        }
     };
     if let Some(path) = &args.json {
         write_json(path, &sale)?;

@@ -58,6 +58,7 @@ pub struct SecretsConfig {
     pub entry_signing_key_file: PathBuf,
     pub entry_kid: String,
     pub entry_previous_jwks_file: PathBuf,
+    pub document_key_file: PathBuf,
     pub webhook_secret_file: PathBuf,
 }
 

@@ -1,11 +1,12 @@
-//! `flashgate-origin <role[,role]|all> [--config FILE]`, `flashgate-origin config` and `flashgate-origin jwks`.
+//! `flashgate-origin <role[,role]|all> [--config FILE]`, `flashgate-origin config`,
+//! `flashgate-origin jwks` and `flashgate-origin document-jwks`.
 
 use anyhow::Context;
 use clap::Parser;
 use flashgate_origin::{
     config::{Config, DEFAULT_TOML},
     run::{Role, run},
-    secrets::public_keys,
+    secrets::{document_keys, public_keys},
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use std::{path::PathBuf, process::ExitCode};
@@ -15,7 +16,8 @@ use std::{path::PathBuf, process::ExitCode};
 #[command(version)]
 struct Args {
     /// What to do: serve, work, relay, sweep, migrate, several with commas, or all. `config` prints
-    /// the commented default settings, `jwks` the public keys of entry tokens.
+    /// the commented default settings, `jwks` the public keys of entry tokens,
+    /// `document-jwks` those of sale documents.
     roles: String,
     /// A TOML file over the default settings; the environment (FLASHGATE_SECTION__KEY) overrides it.
     #[arg(long)]
@@ -42,9 +44,10 @@ fn main() -> ExitCode {
 }
 
 fn start(args: &Args) -> anyhow::Result<()> {
-    if args.roles == "jwks" {
-        let config = Config::load(args.config.as_deref())?;
-        println!("{:#}", public_keys(&config.secrets)?);
+    if let "jwks" | "document-jwks" = args.roles.as_str() {
+        let secrets = Config::load(args.config.as_deref())?.secrets;
+        let keys = if args.roles == "jwks" { public_keys(&secrets) } else { document_keys(&secrets) };
+        println!("{}", keys?);
         return Ok(());
     }
     let roles = Role::parse_list(&args.roles).map_err(anyhow::Error::msg)?;

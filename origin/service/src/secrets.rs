@@ -15,6 +15,7 @@ use base64::{
 };
 use flashgate_shared::token::{EntryClaims, KeySet};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use serde::Serialize;
 use std::path::Path;
 use subtle::{Choice, ConstantTimeEq};
 
@@ -38,6 +39,7 @@ pub struct Secrets {
     /// The shop's public keys; empty without entry by assertion.
     pub shop_keys: KeySet,
     webhooks: Vec<standardwebhooks::Webhook>,
+    document: Option<(EncodingKey, String)>,
 }
 
 impl Secrets {
@@ -57,6 +59,7 @@ impl Secrets {
                 .with_context(|| config.status_mac_key_file.display().to_string())?,
             signing,
             header,
+            document: document_key(config)?,
             keys: KeySet::from_json(&jwks)?,
             jwks,
             shop_keys: shop_keys(&token.shop_jwks_file)?,
@@ -80,6 +83,15 @@ impl Secrets {
     /// Whether the payment provider signed this notice.
     pub fn is_notice(&self, body: &[u8], headers: &http::HeaderMap) -> bool {
         self.webhooks.iter().any(|webhook| webhook.verify(body, headers).is_ok())
+    }
+
+    /// Signs a sale document or a ticket, as `typ` says; `None` without a document key.
+    pub fn sign_document<T: Serialize>(&self, typ: &str, content: &T) -> Option<String> {
+        let (key, kid) = self.document.as_ref()?;
+        let mut header = Header::new(Algorithm::EdDSA);
+        (header.typ, header.kid) = (Some(typ.to_owned()), Some(kid.clone()));
+        // The content is plain data of ours: it always serialises, and an Ed25519 key always signs.
+        jsonwebtoken::encode(&header, content, key).ok()
     }
 
     /// Signs an entry token.
@@ -113,23 +125,53 @@ fn webhook(secret: &[u8]) -> anyhow::Result<standardwebhooks::Webhook> {
         .map_err(|_| anyhow::anyhow!("the webhook secret is not of the form whsec_<base64>"))
 }
 
+/// The key of sale documents and its name.
+fn document_key(config: &SecretsConfig) -> anyhow::Result<Option<(EncodingKey, String)>> {
+    let path = &config.document_key_file;
+    if path.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let (pem, x) = key_file(path)?;
+    let key = EncodingKey::from_ed_pem(pem.as_bytes())
+        .with_context(|| format!("{}: not an Ed25519 key in PKCS#8 PEM", path.display()))?;
+    Ok(Some((key, thumbprint(&x))))
+}
+
+/// The JWK set of sale documents, for edges.
+pub fn document_keys(config: &SecretsConfig) -> anyhow::Result<serde_json::Value> {
+    let path = &config.document_key_file;
+    if path.as_os_str().is_empty() {
+        bail!("secrets.document_key_file is not set");
+    }
+    let (_, x) = key_file(path)?;
+    Ok(serde_json::json!({ "keys": [jwk(&thumbprint(&x), &x)] }))
+}
+
+/// A private key, PEM, and its public half in base64url.
+fn key_file(path: &Path) -> anyhow::Result<(String, String)> {
+    let pem = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let public = public_key(&pem).with_context(|| path.display().to_string())?;
+    Ok((pem, BASE64_URL_SAFE_NO_PAD.encode(public)))
+}
+
+/// An Ed25519 key's name by its content (RFC 7638): the members in this order, without white space.
+fn thumbprint(x: &str) -> String {
+    let members = format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#);
+    BASE64_URL_SAFE_NO_PAD.encode(digest(&SHA256, members.as_bytes()))
+}
+
+fn jwk(kid: &str, x: &str) -> serde_json::Value {
+    serde_json::json!({ "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": kid, "x": x })
+}
+
 /// The JWK set of entry tokens (RFC 7517): the key that signs, first, and those that signed before.
 pub fn public_keys(config: &SecretsConfig) -> anyhow::Result<serde_json::Value> {
-    let path = &config.entry_signing_key_file;
-    let pem = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let x = BASE64_URL_SAFE_NO_PAD.encode(public_key(&pem)?);
+    let (_, x) = key_file(&config.entry_signing_key_file)?;
     let kid = match config.entry_kid.as_str() {
-        // The thumbprint of RFC 7638: its members in this order, without white space.
-        "" => {
-            let members = format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#);
-            BASE64_URL_SAFE_NO_PAD.encode(digest(&SHA256, members.as_bytes()))
-        }
+        "" => thumbprint(&x),
         named => named.to_owned(),
     };
-    let own = serde_json::json!({
-        "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": kid, "x": &x,
-    });
-    let mut keys = vec![own];
+    let mut keys = vec![jwk(&kid, &x)];
     for previous in previous_keys(&config.entry_previous_jwks_file)? {
         if previous.get("x").is_some_and(|own| *own == x.as_str()) {
             continue; // the key that signs may stand there already

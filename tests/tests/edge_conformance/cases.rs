@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 
 /// A claim that nobody has made.
 pub const UNKNOWN_CLAIM: &str = "2a79a811-4c13-5311-a5ad-1529bbabcf28";
+/// The largest sale document, in bytes.
+const DOCUMENT_BYTES: usize = 32 * 1024;
 /// The buyers' largest body, in bytes.
 const BODY_BYTES: usize = 8 * 1024;
 
@@ -108,13 +110,26 @@ impl Case {
 
 /// All of them.
 pub fn all() -> Vec<Case> {
-    [methods(), paths(), order(), tokens(), bodies(), status_routes(), enter(), reads(), people(), limits()].concat()
+    [
+        methods(),
+        paths(),
+        order(),
+        tokens(),
+        bodies(),
+        status_routes(),
+        enter(),
+        reads(),
+        documents(),
+        people(),
+        limits(),
+    ]
+    .concat()
 }
 
 /// Every route with every method that it does not take.
 fn methods() -> Vec<Case> {
     let claim = format!("/v1/claims/{UNKNOWN_CLAIM}");
-    let routes: [(&str, String, &'static str); 12] = [
+    let routes: [(&str, String, &'static str); 13] = [
         ("page", "/s/{sale}".into(), "GET, HEAD"),
         ("asset", "/assets/sale.css".into(), "GET, HEAD"),
         ("time", "/v1/time".into(), "GET, HEAD"),
@@ -127,6 +142,7 @@ fn methods() -> Vec<Case> {
         ("events", format!("{claim}/events"), "GET"),
         ("release", format!("{claim}/release"), "POST"),
         ("orders", "/v1/orders".into(), "POST"),
+        ("document", "/v1/edge/sales/{sale}".into(), "GET, PUT"),
     ];
     let mut cases = Vec::new();
     for (name, target, allow) in routes {
@@ -165,7 +181,8 @@ fn paths() -> Vec<Case> {
         "/v1/time/",
         "/v1/admin/sales",
         "/v1/edge/leases",
-        "/v1/edge/sales/a",
+        "/v1/edge/sales/A",
+        "/v1/edge/sales",
         "/v1/payments/notices",
         "/metrics",
         "/readyz",
@@ -453,6 +470,20 @@ fn people() -> Vec<Case> {
     let json = Case::new("words::but_json_where_it_is_preferred", "GET", "/nothing", 404).kind("not-found");
     cases.push(json.header("accept", "application/json, text/html;q=0.9"));
     cases
+}
+
+/// The operators' route, for those who are none; `tests/publishing.rs` has those who are.
+fn documents() -> Vec<Case> {
+    const DOCUMENT: &str = "/v1/edge/sales/{sale}";
+    let new = |name: &str, method, status| Case::new(format!("document::{name}"), method, DOCUMENT, status);
+    vec![
+        new("read_without_a_ticket", "GET", 401).kind("unauthorized"),
+        new("put_without_a_ticket", "PUT", 401).kind("unauthorized").body(100),
+        new("read_with_an_entry_token", "GET", 401).kind("unauthorized").token(Token::Good),
+        new("put_with_an_entry_token", "PUT", 401).kind("unauthorized").token(Token::Good).body(100),
+        new("put_too_large", "PUT", 413).kind("body-too-large").body(DOCUMENT_BYTES + 1),
+        new("put_within_its_own_limit", "PUT", 401).kind("unauthorized").body(DOCUMENT_BYTES),
+    ]
 }
 
 /// Trace ids: a good one is kept, a bad one replaced.

@@ -46,7 +46,7 @@ pub async fn exchange(server: SocketAddr, client: Ipv4Addr, ask: &Ask) -> Result
         for (name, value) in &ask.headers {
             head += &format!("{name}: {value}\r\n");
         }
-        if !ask.body.is_empty() || ask.method == "POST" {
+        if !ask.body.is_empty() || ["POST", "PUT"].contains(&ask.method) {
             head += &format!("content-length: {}\r\n", ask.body.len());
         }
         stream.write_all(format!("{head}\r\n").as_bytes()).await?;

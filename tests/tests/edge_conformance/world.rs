@@ -13,7 +13,7 @@ use flashgate_shared::{
     sale::{BucketLimit, SalePhase},
     wire::SaleView,
 };
-use flashgate_tests::{Claimed, PATIENCE, Shop, Workerd, WorkerdConfig, entry_claims, sign, signed_by};
+use flashgate_tests::{Claimed, PATIENCE, Shop, Workerd, entry_claims, sign, signed_by};
 use serde_json::{Value, json};
 use std::{
     collections::{BTreeSet, HashMap},
@@ -114,7 +114,7 @@ struct PageFacts {
 impl World {
     pub async fn start() -> Result<Self> {
         let shop = Shop::start(|_| {}).await?;
-        let worker = Workerd::start(&WorkerdConfig::new(shop.stack.origin_url(), shop.stack.edge_key())).await?;
+        let worker = Workerd::start(&shop.stack.worker_config()).await?;
         let urls = [shop.stack.edge_url(0), worker.url()];
         let edges = urls.iter().map(|url| url.trim_start_matches("http://").parse()).collect::<Result<Vec<_>, _>>()?;
         let page = Ask { method: "GET", target: "/s/any".into(), headers: Vec::new(), body: Vec::new() };

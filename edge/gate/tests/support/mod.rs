@@ -4,7 +4,7 @@
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as B64};
 use bytes::Bytes;
-use flashgate_gate::{Body, Gate, GateConfig, Host, OriginError, Terms};
+use flashgate_gate::{Body, Gate, GateConfig, Host, KvError, OriginError, Terms};
 use flashgate_shared::{
     problem::Problem,
     sale::SaleState,
@@ -14,6 +14,7 @@ use http::{HeaderMap, Method, Request, Response};
 use serde_json::{Value, json};
 use std::{
     cell::{Cell, RefCell},
+    collections::HashMap,
     net::IpAddr,
 };
 
@@ -48,6 +49,9 @@ pub struct Runtime {
     pub held: Cell<bool>,
     pub forwarded: RefCell<(u16, &'static str, String)>,
     pub seen: RefCell<Vec<Seen>>,
+    pub store: RefCell<HashMap<String, Vec<u8>>>,
+    /// The store does not answer.
+    pub store_down: Cell<bool>,
 }
 
 impl Host for &Runtime {
@@ -95,6 +99,18 @@ impl Host for &Runtime {
     async fn pause(&self, ms: u64) {
         self.clock_ms.set(self.clock_ms.get() + ms as i64);
         tokio::task::yield_now().await;
+    }
+
+    async fn kv_get(&self, key: &str) -> Result<Option<Vec<u8>>, KvError> {
+        if self.store_down.get() { Err(KvError) } else { Ok(self.store.borrow().get(key).cloned()) }
+    }
+
+    async fn kv_put(&self, key: &str, value: &[u8]) -> Result<(), KvError> {
+        if self.store_down.get() {
+            return Err(KvError);
+        }
+        self.store.borrow_mut().insert(key.to_owned(), value.to_vec());
+        Ok(())
     }
 }
 
@@ -156,8 +172,14 @@ pub struct World {
     pub pair: Ed25519KeyPair,
 }
 
+/// A JWT with this header and content.
+pub fn sign_with(pair: &Ed25519KeyPair, header: &Value, content: &Value) -> String {
+    let text = format!("{}.{}", B64.encode(header.to_string()), B64.encode(content.to_string()));
+    format!("{text}.{}", B64.encode(pair.sign(text.as_bytes())))
+}
+
 pub fn gate() -> Gate {
-    Gate::new(GateConfig { edge_key: "edge-key".into() })
+    Gate::new(GateConfig { edge_key: "edge-key".into(), document_keys: String::new() })
 }
 
 pub fn jwk(kid: &str, pair: &Ed25519KeyPair) -> Value {
@@ -197,6 +219,8 @@ pub fn world() -> World {
         held: Cell::new(false),
         forwarded: RefCell::new((202, "application/json", "{\"ok\":true}".into())),
         seen: RefCell::default(),
+        store: RefCell::default(),
+        store_down: Cell::new(false),
     };
     World { gate: gate(), host, pair }
 }
@@ -282,9 +306,11 @@ impl World {
     }
 
     pub fn sign(&self, kid: &str, claims: &Value) -> String {
-        let header = json!({"typ": "JWT", "alg": "EdDSA", "kid": kid});
-        let text = format!("{}.{}", B64.encode(header.to_string()), B64.encode(claims.to_string()));
-        format!("{text}.{}", B64.encode(self.pair.sign(text.as_bytes())))
+        self.sign_as(&json!({"typ": "JWT", "alg": "EdDSA", "kid": kid}), claims)
+    }
+
+    pub fn sign_as(&self, header: &Value, content: &Value) -> String {
+        sign_with(&self.pair, header, content)
     }
 
     pub fn set_sale(&self, field: &str, value: impl Into<Value>) {

@@ -60,7 +60,7 @@ pub struct Job {
 /// # Errors
 /// A request that cannot be built, or an answer that is not the one expected of the case.
 pub fn run(job: &Job) -> Result<f64, String> {
-    let gate = Gate::new(GateConfig { edge_key: "edge-key".to_owned() });
+    let gate = Gate::new(GateConfig { edge_key: "edge-key".to_owned(), document_keys: String::new() });
     let script = Script::new(job.case, &job.jwk);
     let expected = match job.case {
         Case::SoldOut => StatusCode::GONE,

@@ -3,7 +3,7 @@
 
 use crate::{Case, ISSUER, NOW_MS, SALE};
 use bytes::Bytes;
-use flashgate_gate::{Body, Host, OriginError, Terms};
+use flashgate_gate::{Body, Host, KvError, OriginError, Terms};
 use flashgate_shared::{
     UnixMs,
     sale::SaleState,
@@ -102,5 +102,13 @@ impl Host for &Script {
 
     async fn pause(&self, ms: u64) {
         self.clock_ms.set(self.clock_ms.get().saturating_add_unsigned(ms));
+    }
+
+    async fn kv_get(&self, _: &str) -> Result<Option<Vec<u8>>, KvError> {
+        Err(KvError)
+    }
+
+    async fn kv_put(&self, _: &str, _: &[u8]) -> Result<(), KvError> {
+        Err(KvError)
     }
 }

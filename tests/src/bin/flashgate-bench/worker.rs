@@ -31,14 +31,38 @@ export class LeaseDesk {}
 export default { fetch: () => new Response(null) };
 "#;
 
-/// `workerd_refusal_vs_empty`: the same requests to both.
+/// The least that can give an answer like a refusal: the fields read, five fields and 240 bytes written.
+const PLAIN: &str = r#"
+export class LeaseDesk {}
+const FIELDS = [
+  ["content-type", "application/problem+json"],
+  ["cache-control", "no-store"],
+  ["x-content-type-options", "nosniff"],
+  ["flashgate-trace-id", "0123456789abcdef0123456789abcdef"],
+  ["retry-after", "10"],
+];
+const BODY = "x".repeat(240);
+export default {
+  async fetch(request) {
+    let seen = request.method + request.url;
+    for (const [name, value] of request.headers) seen += name + value;
+    return new Response(BODY, { status: seen ? 410 : 400, headers: FIELDS.map((field) => [...field]) });
+  },
+};
+"#;
+
+/// `workerd_refusal_vs_empty`, and `workerd_refusal_vs_plain`: the same requests to an empty Worker, and to
+/// one of plain JavaScript that always gives an answer like a refusal, which tells how much of the
+/// difference is the answer's and not the gate's.
 pub async fn refusals(world: &World, report: &mut Report) -> Result<()> {
     let claims = sell_out(world, "worker-sold-out").await?;
     let config = WorkerdConfig::new(world.stack.origin_url(), world.stack.edge_key());
     let gate = world.steps.run("the Worker", Workerd::start(&config)).await?;
-    let empty = WorkerdConfig { wrapper: Some(EMPTY), ..config };
+    let empty = WorkerdConfig { wrapper: Some(EMPTY), ..config.clone() };
     let empty = world.steps.run("an empty Worker", Workerd::start(&empty)).await?;
-    let (at_gate, at_empty) = (address(gate.url())?, address(empty.url())?);
+    let plain = WorkerdConfig { wrapper: Some(PLAIN), ..config };
+    let plain = world.steps.run("a plain Worker", Workerd::start(&plain)).await?;
+    let (at_gate, at_empty, at_plain) = (address(gate.url())?, address(empty.url())?, address(plain.url())?);
     let ask = async |target, connections, count| {
         let claims = claims.clone();
         load::run(target, connections, count, move |n, r| claims.to_edge(n, r)).await
@@ -46,19 +70,24 @@ pub async fn refusals(world: &World, report: &mut Report) -> Result<()> {
     ask(at_gate, 1, 200).await?;
     ask(at_gate, CONNECTIONS, WARM_UP).await?;
     ask(at_empty, CONNECTIONS, WARM_UP).await?;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    ask(at_plain, CONNECTIONS, WARM_UP).await?;
+    let (mut ours, mut empties, mut plains) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=ROUNDS {
-        let both = async {
+        let all = async {
             ours.push(ask(at_gate, CONNECTIONS, REQUESTS).await?.all(410, "refusals in workerd")?);
-            theirs.push(ask(at_empty, CONNECTIONS, REQUESTS).await?.all(200, "the empty Worker")?);
+            empties.push(ask(at_empty, CONNECTIONS, REQUESTS).await?.all(200, "the empty Worker")?);
+            plains.push(ask(at_plain, CONNECTIONS, REQUESTS).await?.all(410, "the plain Worker")?);
             anyhow::Ok(())
         };
-        world.steps.run(&format!("refusals in workerd, and an empty Worker: round {round}"), both).await?;
+        world.steps.run(&format!("refusals in workerd, an empty and a plain Worker: round {round}"), all).await?;
     }
-    gate.stop().await?;
-    empty.stop().await?;
+    for worker in [gate, empty, plain] {
+        worker.stop().await?;
+    }
     let names = ["refusals/s in workerd, sold out", "requests/s of an empty Worker"];
-    report.compare("workerd_refusal_vs_empty", Some(0.8), names, ours, theirs)
+    report.compare("workerd_refusal_vs_empty", Some(0.8), names, ours.clone(), empties)?;
+    let names = ["the same refusals", "requests/s of a plain Worker with such an answer"];
+    report.compare("workerd_refusal_vs_plain", None, names, ours, plains)
 }
 
 /// `edge_mb_per_million_ips`: how much a Worker grows by a million clients with an address each. Here the

@@ -12,7 +12,12 @@ use axum::{
     extract::{Path, State},
     response::{IntoResponse, Response},
 };
-use flashgate_shared::{Clock, wire::EdgeSale};
+use flashgate_ledger::SaleRow;
+use flashgate_shared::{
+    Clock,
+    document::DOCUMENT_TYPE,
+    wire::{EdgeSale, EdgeSaleAnswer},
+};
 use http::{HeaderMap, HeaderName, StatusCode, header};
 use std::sync::Arc;
 
@@ -29,12 +34,18 @@ pub async fn handler(
     if headers.get(header::IF_NONE_MATCH).is_some_and(|v| v.as_bytes() == etag.as_bytes()) {
         return Ok((StatusCode::NOT_MODIFIED, tag).into_response());
     }
-    let document = EdgeSale {
-        sale: sale.row.config.clone(),
-        state: sale.row.state,
+    let says = edge_sale(&app, &sale.row);
+    let document = app.secrets.sign_document(DOCUMENT_TYPE, &says);
+    Ok((tag, Json(EdgeSaleAnswer { sale: says, document })).into_response())
+}
+
+/// What edges are told of a sale.
+pub fn edge_sale(app: &App, row: &SaleRow) -> EdgeSale {
+    EdgeSale {
+        sale: row.config.clone(),
+        state: row.state,
         jwks: app.secrets.jwks.clone(),
         issuer: app.config.token.issuer.clone(),
         now_ms: app.clock.now_ms(),
-    };
-    Ok((tag, Json(document)).into_response())
+    }
 }

@@ -1,6 +1,7 @@
 //! The endpoints, one file each.
 
 pub mod admin_create;
+pub mod admin_document;
 pub mod admin_sales;
 pub mod admin_state;
 pub mod audit;
