@@ -139,7 +139,7 @@ impl<T> HostStoreWithStore<T> for Stores {
     }
 
     async fn get(accessor: &Accessor<T, Self>, _: Resource<OpenStore>, key: String) -> Result<Option<Vec<u8>>, Error> {
-        on_disk(accessor, move |store| Ok(store.get(&key)?)).await
+        on_disk(accessor, move |store| store.get(&key)).await
     }
 
     async fn set(
@@ -154,11 +154,11 @@ impl<T> HostStoreWithStore<T> for Stores {
         if value.len() > VALUE_BYTES {
             return Err(Error::Other(format!("a value has at most {VALUE_BYTES} bytes")));
         }
-        on_disk(accessor, move |store| Ok(store.set(&key, &value)?)).await?
+        on_disk(accessor, move |store| store.set(&key, &value)).await?
     }
 
     async fn delete(accessor: &Accessor<T, Self>, _: Resource<OpenStore>, key: String) -> Result<(), Error> {
-        on_disk(accessor, move |store| Ok(store.delete(&key)?)).await
+        on_disk(accessor, move |store| store.delete(&key)).await
     }
 
     async fn exists(accessor: &Accessor<T, Self>, _: Resource<OpenStore>, key: String) -> Result<bool, Error> {
