@@ -145,6 +145,16 @@ mod tests {
     }
 
     #[test]
+    fn operators_read_a_document_or_put_another() {
+        let path = "/v1/edge/sales/a";
+        assert_eq!(route(&Method::GET, path), Ok(Route::Document("a")));
+        assert_eq!(route(&Method::PUT, path), Ok(Route::Publish("a")));
+        for method in [Method::HEAD, Method::POST, Method::DELETE] {
+            assert_eq!(route(&method, path), Err(Miss::Method("GET, PUT")), "{method}");
+        }
+    }
+
+    #[test]
     fn what_is_not_listed_does_not_exist() {
         for path in [
             "",
@@ -174,7 +184,9 @@ mod tests {
             "/v1/time/",
             "/v1/admin/sales",
             "/v1/edge/leases",
-            "/v1/edge/sales/a",
+            "/v1/edge/sales",
+            "/v1/edge/sales/A",
+            "/v1/edge/sales/a/b",
             "/v1/payments/notices",
             "/metrics",
             "/readyz",
