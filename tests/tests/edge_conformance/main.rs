@@ -65,7 +65,11 @@ fn main() -> ExitCode {
     };
     let world = Arc::new(OnceCell::new());
     let mut trials = Vec::new();
-    for runtime in Runtime::ALL {
+    let runtimes = Runtime::all();
+    if !runtimes.contains(&Runtime::Spin) {
+        eprintln!("spin is not on PATH: the cases are not tried in it");
+    }
+    for runtime in runtimes {
         for case in cases::all() {
             let (tokio, world) = (Arc::clone(&tokio), Arc::clone(&world));
             let name = format!("{}::{}", runtime.name(), case.name);

@@ -7,7 +7,7 @@ use crate::{
 use anyhow::{Context, Result, ensure};
 use aws_lc_rs::{hmac, signature::Ed25519KeyPair};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use flashgate_servers::until;
+use flashgate_servers::{Guarded, READY_WITHIN, free_port, program, until};
 use flashgate_shared::{
     SaleId,
     sale::{BucketLimit, SalePhase},
@@ -18,8 +18,11 @@ use serde_json::{Value, json};
 use std::{
     collections::{BTreeSet, HashMap},
     net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    process::Command,
     sync::atomic::{AtomicU32, Ordering},
 };
+use tempfile::TempDir;
 use tokio::sync::Mutex;
 
 /// The trace of every case that brings none of its own.
@@ -77,15 +80,25 @@ pub enum Runtime {
     Host,
     /// The Cloudflare Worker, in workerd.
     Workerd,
+    /// The Spin component, in Spin.
+    Spin,
 }
 
 impl Runtime {
-    pub const ALL: [Self; 2] = [Self::Host, Self::Workerd];
+    /// Those that can be tried here: Spin only where its command is.
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![Self::Host, Self::Workerd];
+        if spin_program().is_some() {
+            all.push(Self::Spin);
+        }
+        all
+    }
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Host => "host",
             Self::Workerd => "workerd",
+            Self::Spin => "spin",
         }
     }
 }
@@ -94,7 +107,8 @@ impl Runtime {
 pub struct World {
     shop: Shop,
     worker: Workerd,
-    /// One for each of [`Runtime::ALL`].
+    spin: Option<Spin>,
+    /// One for each of [`Runtime::all`].
     edges: Vec<SocketAddr>,
     sales: Mutex<HashMap<BTreeSet<Feature>, SaleId>>,
     page: PageFacts,
@@ -102,6 +116,39 @@ pub struct World {
     asked: AtomicU32,
     /// What each runtime answered to each case: it is asked once.
     answers: Mutex<HashMap<(Runtime, String), Reply>>,
+}
+
+/// `spin up`, with a state directory of its own.
+struct Spin {
+    process: Guarded,
+    url: String,
+    _dir: TempDir,
+}
+
+/// The `spin` command, if it is on `PATH`.
+pub fn spin_program() -> Option<PathBuf> {
+    program("spin", "spin", &[]).ok()
+}
+
+impl Spin {
+    async fn start(program: &Path, shop: &Shop) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("flashgate-spin-").tempdir()?;
+        let address = format!("127.0.0.1:{}", free_port()?);
+        let mut command = Command::new(program);
+        command.arg("up").arg("--from").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../spin.toml"));
+        command.args(["--listen", &address, "--state-dir"]).arg(dir.path());
+        command.env("SPIN_VARIABLE_ORIGIN_URL", shop.stack.origin_url());
+        command.env("SPIN_VARIABLE_EDGE_KEY", shop.stack.edge_key());
+        command.env("SPIN_VARIABLE_DOCUMENT_KEYS", shop.stack.document_keys());
+        let process = Guarded::start("spin", dir.path(), command)?;
+        let url = format!("http://{address}");
+        until("spin answers", READY_WITHIN, || async {
+            process.check_running()?;
+            Ok(shop.http.get(format!("{url}/healthz")).send().await?.status().is_success())
+        })
+        .await?;
+        Ok(Self { process, url, _dir: dir })
+    }
 }
 
 /// What cases need to know of the page.
@@ -115,7 +162,12 @@ impl World {
     pub async fn start() -> Result<Self> {
         let shop = Shop::start(|_| {}).await?;
         let worker = Workerd::start(&shop.stack.worker_config()).await?;
-        let urls = [shop.stack.edge_url(0), worker.url()];
+        let spin = match spin_program() {
+            Some(program) => Some(Spin::start(&program, &shop).await?),
+            None => None,
+        };
+        let mut urls = vec![shop.stack.edge_url(0), worker.url()];
+        urls.extend(spin.as_ref().map(|spin| spin.url.as_str()));
         let edges = urls.iter().map(|url| url.trim_start_matches("http://").parse()).collect::<Result<Vec<_>, _>>()?;
         let page = Ask { method: "GET", target: "/s/any".into(), headers: Vec::new(), body: Vec::new() };
         let page = exchange(edges[0], Ipv4Addr::new(127, 1, 0, 1), &page).await?;
@@ -129,12 +181,15 @@ impl World {
         let page = PageFacts { etag, script: linked("js")?, style: linked("css")? };
         let (sales, foreign, asked) = (Mutex::default(), Ed25519KeyPair::generate()?, AtomicU32::new(0));
         let answers = Mutex::default();
-        Ok(Self { shop, worker, edges, sales, page, foreign, asked, answers })
+        Ok(Self { shop, worker, spin, edges, sales, page, foreign, asked, answers })
     }
 
     /// Stops all of it.
     pub async fn stop(self) -> Result<()> {
         self.worker.stop().await?;
+        if let Some(spin) = self.spin {
+            spin.process.stop().await?;
+        }
         self.shop.stack.stop().await
     }
 
