@@ -112,6 +112,18 @@ impl AdminClient {
         self.act(sale, "close").await
     }
 
+    /// Gives a sale other settings; the version in them must be the sale's.
+    pub async fn change(&self, sale: &SaleConfig) -> Result<AdminSale, AdminError> {
+        let body =
+            serde_json::to_value(sale).map_err(|e| AdminError::Unreadable { status: 0, cause: e.to_string() })?;
+        self.call(Method::PUT, &format!("/v1/admin/sales/{}", sale.id), Some(body)).await
+    }
+
+    /// The settings that a sale had in a version.
+    pub async fn version(&self, sale: &SaleId, version: i64) -> Result<SaleConfig, AdminError> {
+        self.call(Method::GET, &format!("/v1/admin/sales/{sale}/versions/{version}"), None).await
+    }
+
     /// The sale's document for edges, and tickets for their route.
     pub async fn document(&self, sale: &SaleId) -> Result<DocumentAnswer, AdminError> {
         self.call(Method::GET, &format!("/v1/admin/sales/{sale}/document"), None).await

@@ -1,6 +1,7 @@
 //! The command line of `flashgate`.
 
 mod audit;
+mod change;
 mod demo;
 mod page;
 mod publish;

@@ -5,7 +5,6 @@ use std::fmt;
 
 /// An amount in the currency's minor unit (cents for EUR, yen for JPY).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Money {
     /// Minor units; never negative in a price.
     pub amount_minor: i64,

@@ -39,7 +39,6 @@ words! {
 
 /// A token bucket: `burst` tokens deep, refilled at `rate_per_s`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct BucketLimit {
     /// Tokens a second.
     pub rate_per_s: f64,
@@ -49,7 +48,7 @@ pub struct BucketLimit {
 
 /// Per-address limits at the edge. Generous, because a carrier puts thousands behind one address.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct AddressLimits {
     /// Claims.
     pub claim: BucketLimit,
@@ -73,8 +72,10 @@ impl Default for AddressLimits {
 }
 
 /// Everything that is set for a sale. Versioned: each change raises `version`.
+///
+/// An edge ignores members that it does not know: they are of a later version of the origin. What an
+/// operator writes is read by [`SaleConfig::strictly`], which does not.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct SaleConfig {
     /// The sale.
     pub id: SaleId,
@@ -126,7 +127,26 @@ pub struct SaleConfigError {
     pub problem: String,
 }
 
+/// The path of the first member that was written and is not known.
+fn unknown_member(written: &serde_json::Value, known: &serde_json::Value) -> Option<String> {
+    let (written, known) = (written.as_object()?, known.as_object()?);
+    written.iter().find_map(|(name, value)| match known.get(name) {
+        None => Some(name.clone()),
+        Some(known) => unknown_member(value, known).map(|path| format!("{name}.{path}")),
+    })
+}
+
 impl SaleConfig {
+    /// Reads what an operator wrote: a member that means nothing is a mistake, and is named.
+    pub fn strictly(written: &serde_json::Value) -> Result<Self, String> {
+        let read = Self::deserialize(written).map_err(|e| e.to_string())?;
+        let known = serde_json::to_value(&read).map_err(|e| e.to_string())?;
+        match unknown_member(written, &known) {
+            Some(path) => Err(format!("unknown field `{path}`")),
+            None => Ok(read),
+        }
+    }
+
     /// Checks every bound; the first that is broken is returned.
     pub fn validate(&self) -> Result<(), SaleConfigError> {
         let fail = |field, problem: String| Err(SaleConfigError { field, problem });

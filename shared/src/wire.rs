@@ -339,10 +339,8 @@ pub struct PaymentNotice {
     pub at_ms: UnixMs,
 }
 
-/// `POST /v1/admin/sales` (admin token) creates; the version is given by the origin.
-pub type NewSale = SaleConfig;
-
-/// `GET /v1/admin/sales[/{sale}]`, and the answer of `pause`, `resume`, `close`.
+/// `GET /v1/admin/sales[/{sale}]`, and the answer of `POST /v1/admin/sales`, `PUT /v1/admin/sales/{sale}`,
+/// and of `pause`, `resume`, `close`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AdminSale {
     /// The settings.

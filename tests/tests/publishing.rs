@@ -2,29 +2,33 @@
 //! and good enough to know a sale by when the origin is gone.
 
 use anyhow::{Context, Result, ensure};
+use flashgate_servers::until;
 use flashgate_shared::{
     SaleId,
     problem::ProblemKind,
-    sale::SalePhase,
+    sale::{SaleConfig, SalePhase},
     wire::{DocumentAnswer, SaleView},
 };
-use flashgate_tests::{Shop, Workerd};
+use flashgate_tests::{PATIENCE, Shop, Workerd};
 use reqwest::Method;
 use serde_json::Value;
 use std::process::{Command, Output};
 
 /// `flashgate sale <verb> <sale>` at these edges; its JSON, and its exit code.
 async fn command(shop: &Shop, verb: &str, sale: &SaleId, edges: &[&str]) -> Result<(Vec<Value>, i32)> {
+    let arguments: Vec<_> = edges.iter().flat_map(|edge| ["--edge", edge]).collect();
+    let (output, code) = run(shop, verb, sale, &arguments).await?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    Ok((serde_json::from_slice(&output.stdout).with_context(|| text.into_owned())?, code))
+}
+
+async fn run(shop: &Shop, verb: &str, sale: &SaleId, arguments: &[&str]) -> Result<(Output, i32)> {
     let mut command = Command::new(shop.stack.origin_program().with_file_name("flashgate"));
     command.args(["sale", verb, sale.as_str(), "--json", "-", "--origin", shop.stack.origin_url()]);
-    command.arg("--admin-token-file").arg(shop.stack.admin_token_file());
-    for edge in edges {
-        command.args(["--edge", edge]);
-    }
-    let Output { status, stdout, stderr } = tokio::task::spawn_blocking(move || command.output()).await??;
-    let text = String::from_utf8_lossy(&stderr);
-    let json = serde_json::from_slice(&stdout).with_context(|| text.into_owned())?;
-    Ok((json, status.code().context("the command was killed")?))
+    command.arg("--admin-token-file").arg(shop.stack.admin_token_file()).args(arguments);
+    let output = tokio::task::spawn_blocking(move || command.output()).await??;
+    let code = output.status.code().context("the command was killed")?;
+    Ok((output, code))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,5 +105,60 @@ async fn an_edge_that_starts_without_its_origin_knows_the_published_sale_and_adm
     let accepted = buyer.claim_at_last("k", 1).await?.accepted()?;
     buyer.settled(&accepted.status_url).await?;
     assert_eq!(shop.audit(&sale).await?.live_units, 1);
+    shop.stack.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_change_and_go_back_as_new_versions_and_every_edge_follows() -> Result<()> {
+    let shop = Shop::start(|_| {}).await?;
+    let worker = Workerd::start(&shop.stack.worker_config()).await?;
+    let sale = shop.create(&shop.sale("publishing-settings", 1)).await?;
+    let watchers = [shop.buyer(&sale), shop.buyer_at(worker.url(), &sale)];
+    let title = "A better title";
+    let tells = async |wanted: &str| -> Result<()> {
+        for watcher in &watchers {
+            until(&format!("the edge says {wanted:?}"), PATIENCE, || async {
+                let answer = watcher.ask(Method::GET, &format!("/v1/sales/{sale}"), &[], None).await?;
+                Ok(answer.json::<SaleView>()?.title == wanted)
+            })
+            .await?;
+        }
+        Ok(())
+    };
+    tells("Test sale publishing-settings").await?;
+    let first = shop.stack.admin().show(&sale).await?.sale;
+    let (output, code) = run(&shop, "set", &sale, &["--title", title, "--per-buyer", "1"]).await?;
+    ensure!(code == 0, "{}", String::from_utf8_lossy(&output.stderr));
+    let changed: Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!((&changed["sale"]["title"], &changed["sale"]["version"]), (&title.into(), &(first.version + 1).into()));
+    tells(title).await?;
+    // Going back is a step forward: a new version with the old settings.
+    let (output, code) = run(&shop, "rollback", &sale, &["--to", &first.version.to_string()]).await?;
+    ensure!(code == 0, "{}", String::from_utf8_lossy(&output.stderr));
+    tells("Test sale publishing-settings").await?;
+    let back = shop.stack.admin().show(&sale).await?.sale;
+    assert_eq!(back.version, first.version + 2);
+    // What cannot be: an unknown version, another stock, a change on top of somebody else's.
+    let (output, code) = run(&shop, "rollback", &sale, &["--to", "99"]).await?;
+    ensure!(code == 2 && String::from_utf8_lossy(&output.stderr).contains("no such version"), "{output:?}");
+    let more = SaleConfig { total: 2, ..back.clone() };
+    let refused = shop.stack.admin().change(&more).await.err().context("the stock was changed")?;
+    ensure!(refused.to_string().contains("total: cannot be changed"), "{refused}");
+    let refused = shop.stack.admin().change(&first).await.err().context("an old version was changed")?;
+    assert_eq!(refused.kind(), Some(ProblemKind::Outdated), "{refused}");
+    shop.stack.admin().close(&sale).await?;
+    let closed = shop.stack.admin().show(&sale).await?.sale;
+    let refused = shop.stack.admin().change(&closed).await.err().context("a closed sale was changed")?;
+    ensure!(refused.to_string().contains("closed"), "{refused}");
+    // The ledger has every version, and nobody can rewrite one.
+    let mut database = shop.database().await?;
+    let versions: i64 = sqlx::query_scalar("SELECT count(*) FROM sale_versions WHERE sale = $1")
+        .bind(sale.as_str())
+        .fetch_one(&mut database)
+        .await?;
+    assert_eq!(versions, closed.version);
+    let rewritten = sqlx::query("UPDATE sale_versions SET state = 'open'").execute(&mut database).await;
+    ensure!(rewritten.is_err_and(|e| e.to_string().contains("only ever added")), "rewritten");
+    worker.stop().await?;
     shop.stack.stop().await
 }

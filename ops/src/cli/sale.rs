@@ -2,6 +2,7 @@
 
 use super::{
     Where,
+    change::{RollbackArgs, SetArgs},
     publish::{self, AtEdges},
     say, stdout_colour, takes_stdout, write_json,
 };
@@ -53,6 +54,10 @@ enum SaleCommand {
     Resume(One),
     /// End a sale for good
     Close(One),
+    /// Change settings; edges follow within a second, or ahead of time by `publish`
+    Set(Box<SetArgs>),
+    /// Go back to the settings of an older version, as a new one
+    Rollback(RollbackArgs),
     /// Put what the sale is now into the edges' stores; exit code 1 if one refuses
     Publish(AtEdges),
     /// Show where the edges' stores differ from the origin; exit code 1 if one does
@@ -194,6 +199,8 @@ pub(super) async fn run(args: SaleArgs) -> Result<ExitCode> {
         (SaleCommand::Pause(one), _) => admin.pause(&one.id).await.map_err(named(&one.id))?,
         (SaleCommand::Resume(one), _) => admin.resume(&one.id).await.map_err(named(&one.id))?,
         (SaleCommand::Close(one), _) => admin.close(&one.id).await.map_err(named(&one.id))?,
+        (SaleCommand::Set(set), _) => set.run(&admin).await?,
+        (SaleCommand::Rollback(back), _) => back.run(&admin).await?,
         (SaleCommand::List | SaleCommand::Create(_) | SaleCommand::Publish(_) | SaleCommand::Diff(_), _) => {
             return list(&args, &admin.list().await?);
         }

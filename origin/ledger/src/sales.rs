@@ -64,6 +64,44 @@ impl Ledger {
         rows.into_iter().map(SaleRow::try_from).collect()
     }
 
+    /// Changes the settings, when the version in them is still the sale's and it has not ended; raises it.
+    pub async fn change_sale(&self, sale: &SaleConfig) -> Result<SaleRow> {
+        sale.validate().map_err(|e| LedgerError::Invalid(e.to_string()))?;
+        let rows = sqlx::query!(
+            "UPDATE sales SET config = $3, version = version + 1, updated_at_ms = unix_now_ms(), updated_by = 'change_sale'
+             WHERE id = $1 AND version = $2 AND state <> 'closed'",
+            sale.id.as_str(),
+            sale.version,
+            Json(sale) as _
+        )
+        .execute(&self.reads)
+        .await
+        .map_err(outer)?
+        .rows_affected();
+        let row = self.sale(&sale.id).await?.ok_or(LedgerError::NotFound)?;
+        match rows {
+            1 => Ok(row),
+            _ if row.state == SaleState::Closed => Err(LedgerError::Conflict("the sale is closed".into())),
+            _ => Err(LedgerError::Conflict(format!(
+                "the sale has version {} by now, not {}",
+                row.config.version, sale.version
+            ))),
+        }
+    }
+
+    /// The settings of a version, if the sale had it.
+    pub async fn sale_version(&self, sale: &SaleId, version: i64) -> Result<Option<SaleConfig>> {
+        let row = sqlx::query!(
+            r#"SELECT config AS "config: Json<SaleConfig>" FROM sale_versions WHERE sale = $1 AND version = $2"#,
+            sale.as_str(),
+            version
+        )
+        .fetch_optional(&self.reads)
+        .await
+        .map_err(outer)?;
+        Ok(row.map(|row| SaleConfig { version, ..row.config.0 }))
+    }
+
     /// Changes the operator's state; the state before must be one of `from`, else `Conflict`. Raises the
     /// version.
     pub async fn set_state(&self, sale: &SaleId, from: &[SaleState], to: SaleState) -> Result<SaleRow> {

@@ -16,7 +16,7 @@ use flashgate_shared::{
     Epoch, limits,
     problem::ProblemKind,
     sale::{SaleConfig, SaleConfigError, SaleState},
-    wire::{AdminSale, NewSale},
+    wire::AdminSale,
 };
 use flashgate_stock::{BucketLoad, LoadReply, StockError};
 use http::{HeaderMap, StatusCode};
@@ -66,13 +66,19 @@ pub async fn handler(
     headers: HeaderMap,
     body: Body,
 ) -> Result<(StatusCode, Json<AdminSale>), Refusal> {
-    let config: NewSale = extract::json_required(&headers, body, limits::ADMIN_BODY_BYTES).await?;
+    let config = settings(&headers, body).await?;
     config.validate().map_err(CreateError::Config)?;
     let row = set_up(&app, &config).await?;
     app.sales.refresh(&app.ledger).await.map_err(CreateError::Ledger)?;
     app.settlers.notify_one();
     tracing::info!(sale = %row.config.id, total = row.config.total, "a sale is set up");
     Ok((StatusCode::CREATED, Json(view(&app, &row).await)))
+}
+
+/// The settings in a body, as an operator wrote them; the version is given by the origin.
+pub async fn settings(headers: &HeaderMap, body: Body) -> Result<SaleConfig, Refusal> {
+    let written: serde_json::Value = extract::json_required(headers, body, limits::ADMIN_BODY_BYTES).await?;
+    SaleConfig::strictly(&written).map_err(|why| Refusal::new(ProblemKind::Unprocessable).detail(why))
 }
 
 async fn set_up(app: &App, config: &SaleConfig) -> Result<SaleRow, CreateError> {

@@ -1,5 +1,6 @@
 //! The endpoints, one file each.
 
+pub mod admin_change;
 pub mod admin_create;
 pub mod admin_document;
 pub mod admin_sales;
