@@ -1,7 +1,7 @@
 // The Worker's entry: hands requests to the gate's WebAssembly, and outlives its death.
 //
-// Rust panics abort here: the instance's memory is then of no more use, for any request that was under
-// way in it. So all of them are answered with 503, the instance is replaced by a new one, which knows
+// Rust panics abort here, and what JavaScript throws into the gate's code leaves it half way: the instance's
+// memory is then of no more use, for any request that was under way in it. So all of them are answered with 503, the instance is replaced by a new one, which knows
 // nothing, as after a start, and the isolate goes on with the next request. No decision is taken here.
 
 import { DurableObject } from "cloudflare:workers";
@@ -21,16 +21,11 @@ function died(error) {
   for (const end of [...underWay]) end();
 }
 
-function isDeath(error) {
-  return error instanceof WebAssembly.RuntimeError;
-}
-
 // The gate's futures are polled in microtasks: what one of them throws comes here, to nobody's call.
-addEventListener("error", (event) => {
-  if (isDeath(event.error)) died(event.error);
-});
+addEventListener("error", (event) => died(event.error));
 addEventListener("unhandledrejection", (event) => {
-  if (isDeath(event.reason)) died(event.reason);
+  // An answer that nobody waits for any more may be rejected: that is no death.
+  if (event.reason instanceof WebAssembly.RuntimeError) died(event.reason);
 });
 
 // What the work answers, or what `interrupted` makes when its instance dies first.
@@ -44,8 +39,8 @@ async function guarded(work, interrupted) {
     // The answer is made in this request's own context, whoever's death it was.
     return (await Promise.race([work(), dead])) ?? interrupted();
   } catch (error) {
-    if (isDeath(error)) died(error);
-    else console.error("flashgate:", error?.stack ?? error);
+    // The gate answers everything itself: whatever it throws is none of its answers.
+    died(error);
     return interrupted();
   } finally {
     underWay.delete(end);
