@@ -17,7 +17,7 @@ use std::{
         mpsc::{Receiver, SyncSender, TryRecvError, sync_channel},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 use tracing_subscriber::fmt::{
     format::Writer,
@@ -27,10 +27,18 @@ use tracing_subscriber::fmt::{
 /// Lines that wait for the thread; further ones are dropped.
 const WAITING_MAX: usize = 8_192;
 
+/// How long the end of the server waits for the last lines.
+const FLUSH_WITHIN: Duration = Duration::from_secs(2);
+
+/// Of a path so many characters are written.
+const PATH_CHARS_MAX: usize = 256;
+
 enum Message {
     Line(String),
     /// The file was moved away: open it anew.
     Reopen,
+    /// Tell when all before this is written.
+    Flush(SyncSender<()>),
 }
 
 /// The way to the thread. It ends, with all that waits written, when the last of these is dropped.
@@ -41,6 +49,11 @@ pub(crate) struct AccessLog {
     refusals_every: u64,
     refusals: Arc<AtomicU64>,
     metrics: Arc<Metrics>,
+}
+
+/// The beginning of a path: what waits for the disk is bounded in bytes, too.
+pub(crate) fn shortened(path: &str) -> String {
+    path.chars().take(PATH_CHARS_MAX).collect()
 }
 
 /// What is known of a request when its answer begins.
@@ -70,6 +83,14 @@ impl AccessLog {
         // Dropped when the thread is that far behind; the next rotation asks again.
         if self.lines.try_send(Message::Reopen).is_err() {
             count(&self.metrics.access_log_dropped);
+        }
+    }
+
+    /// Waits until all lines so far are written, within [`FLUSH_WITHIN`].
+    pub(crate) fn flush(&self) {
+        let (tell, told) = sync_channel(1);
+        if self.lines.try_send(Message::Flush(tell)).is_ok() {
+            let _ = told.recv_timeout(FLUSH_WITHIN);
         }
     }
 
@@ -133,6 +154,12 @@ fn write(mut file: BufWriter<File>, path: &Path, messages: &Receiver<Message>) {
         };
         let outcome = match message {
             Message::Line(line) => writeln!(file, "{line}").map_err(anyhow::Error::from),
+            Message::Flush(tell) => {
+                let flushed = file.flush().map_err(anyhow::Error::from);
+                // Whoever asked may have gone.
+                let _ = tell.try_send(());
+                flushed
+            }
             Message::Reopen => append(path).map(|new| {
                 let _ = file.flush();
                 file = new;

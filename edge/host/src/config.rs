@@ -67,6 +67,9 @@ pub struct Limits {
     /// Time for a request's header, and for the first request of a connection.
     #[arg(long, value_name = "MS", default_value_t = 5_000)]
     pub header_read_timeout_ms: u64,
+    /// TLS handshakes at once; more connections are closed.
+    #[arg(long, value_name = "N", default_value_t = 1_024)]
+    pub max_tls_handshakes: usize,
     /// Time for a TLS handshake.
     #[arg(long, value_name = "MS", default_value_t = 5_000)]
     pub tls_handshake_timeout_ms: u64,

@@ -1,6 +1,11 @@
 //! One connection of a client: HTTP/1.1 or HTTP/2, as the client begins.
 
-use crate::{access_log::Entry, answer::AnswerBody, config::ms, request::Desk};
+use crate::{
+    access_log::{Entry, shortened},
+    answer::AnswerBody,
+    config::ms,
+    request::Desk,
+};
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, uri::Scheme};
 use http_body::{Body, Frame, SizeHint};
@@ -112,7 +117,7 @@ async fn answer(
     let active = Active(activity);
     let began = desk.access_log.is_some().then(|| {
         let text = client.to_str().unwrap_or_default().to_owned();
-        (Instant::now(), text, request.method().clone(), request.uri().path().to_owned(), request.version())
+        (Instant::now(), text, request.method().clone(), shortened(request.uri().path()), request.version())
     });
     let response = desk.answer(client, scheme, request).await;
     let wanted = desk.access_log.as_ref().filter(|log| log.wants(response.status()));

@@ -90,8 +90,7 @@ impl Server {
         let variables = Arc::new(config.variables()?);
         let metrics = Arc::new(Metrics::default());
         let outgoing_tls = outgoing_tls()?;
-        let tls =
-            config.tls_files().map(|files| Tls::new(files, config.limits.tls_handshake_timeout_ms)).transpose()?;
+        let tls = config.tls_files().map(|files| Tls::new(files, &config.limits)).transpose()?;
         let tls = tls.map(Arc::new);
         let access_log = config.access_log.as_deref();
         let access_log = access_log
@@ -129,7 +128,8 @@ impl Server {
             None => None,
         };
         let places = Gauge::new(config.limits.max_connections);
-        tokio::spawn(accept(listener, threads, places, metrics.clone(), shutdown.clone()));
+        let busy = if tls.is_none() { BUSY } else { b"" };
+        tokio::spawn(accept(listener, threads, places, busy, metrics.clone(), shutdown.clone()));
         Ok(Self {
             address,
             admin_address,
@@ -205,6 +205,9 @@ impl Server {
         self.shutdown.disarm().cancel();
         let finished = timeout(self.grace, join_all(self.finished)).await.is_ok();
         self.abort.disarm().cancel();
+        if let Some(log) = self.access_log {
+            let _ = tokio::task::spawn_blocking(move || log.flush()).await;
+        }
         finished
     }
 }
@@ -305,6 +308,7 @@ async fn accept(
     listener: TcpListener,
     threads: Vec<Thread>,
     places: Arc<Gauge>,
+    busy: &'static [u8],
     metrics: Arc<Metrics>,
     shutdown: CancellationToken,
 ) {
@@ -324,7 +328,7 @@ async fn accept(
         };
         count(&metrics.connections);
         let Some(place) = places.enter() else {
-            refuse(&stream, &metrics);
+            refuse(&stream, busy, &metrics);
             continue;
         };
         let n = hasher.hash_one(client_key(peer.ip())) % (threads.len().max(1) as u64);
@@ -336,15 +340,15 @@ async fn accept(
                     slot.send(Accepted { stream, peer, place });
                 }
             }
-            Err(_) => refuse(&stream, &metrics),
+            Err(_) => refuse(&stream, busy, &metrics),
         }
     }
 }
 
-/// One attempt to say why, then the connection is closed.
-fn refuse(stream: &TcpStream, metrics: &Metrics) {
+/// One attempt to say why, where that can be said without a handshake; then the connection is closed.
+fn refuse(stream: &TcpStream, busy: &[u8], metrics: &Metrics) {
     count(&metrics.connections_refused);
-    let _ = stream.try_write(BUSY);
+    let _ = stream.try_write(busy);
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! TLS for buyers, where no CDN does it: certificates from PEM files, read again on a reload.
 
-use crate::config::ms;
+use crate::{
+    config::{Limits, ms},
+    gauge::Gauge,
+};
 use anyhow::{Context, ensure};
 use rustls::{
     ServerConfig,
@@ -28,15 +31,17 @@ pub(crate) struct Files {
 pub(crate) struct Tls {
     files: Files,
     handshake_timeout_ms: u64,
+    handshakes: Arc<Gauge>,
     current: RwLock<Arc<ServerConfig>>,
 }
 
 impl Tls {
     /// # Errors
     /// A file cannot be read, or they do not belong together.
-    pub(crate) fn new(files: Files, handshake_timeout_ms: u64) -> anyhow::Result<Self> {
+    pub(crate) fn new(files: Files, limits: &Limits) -> anyhow::Result<Self> {
         let current = RwLock::new(Arc::new(files.load()?));
-        Ok(Self { files, handshake_timeout_ms, current })
+        let handshakes = Gauge::new(limits.max_tls_handshakes);
+        Ok(Self { files, handshake_timeout_ms: limits.tls_handshake_timeout_ms, handshakes, current })
     }
 
     /// Reads the files again; the outcome is used once it is put in place.
@@ -49,8 +54,9 @@ impl Tls {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
-    /// The handshake; `None` when it failed or took too long.
+    /// The handshake; `None` when it failed or took too long, or there are too many.
     pub(crate) async fn accept(&self, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+        let _place = self.handshakes.enter()?;
         let config = self.current.read().unwrap_or_else(PoisonError::into_inner).clone();
         let peer = stream.peer_addr().ok();
         match timeout(ms(self.handshake_timeout_ms), TlsAcceptor::from(config).accept(stream)).await {

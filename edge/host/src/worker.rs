@@ -125,6 +125,8 @@ pub(crate) async fn keep(maker: Maker, queue: mpsc::UnboundedReceiver<Job>) {
     let queue = Arc::new(Mutex::new(queue));
     let places = Arc::new(Semaphore::new(MAX_LIVE_INSTANCES));
     let mut component = maker.component.clone();
+    // After a reload, the instance that serves until its successor is there.
+    let mut before: Option<Arc<Life>> = None;
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
         let life = Arc::new(Life::default());
@@ -142,17 +144,22 @@ pub(crate) async fn keep(maker: Maker, queue: mpsc::UnboundedReceiver<Job>) {
                     metrics: maker.metrics.clone(),
                     _place: place,
                 };
+                if let Some(before) = before.take() {
+                    before.retire();
+                }
                 tokio::spawn(worker.run(store, service));
                 tokio::select! {
                     () = life.retirement.notified() => {}
-                    // Another component: this instance finishes what it has. Without a server there is no other.
-                    Ok(()) = component.changed() => life.retire(),
+                    // Another component. Without a server there is no other.
+                    Ok(()) = component.changed() => before = Some(life),
                 }
             }
             Err(e) => {
                 tracing::error!(error = format!("{e:#}"), "no instance could be made");
-                // Those who wait hear of it.
-                while let Ok(job) = queue.lock().unwrap_or_else(PoisonError::into_inner).try_recv() {
+                // Those who wait hear of it, if nobody serves them.
+                while before.as_ref().is_none_or(|life| life.retired.load(Relaxed))
+                    && let Ok(job) = queue.lock().unwrap_or_else(PoisonError::into_inner).try_recv()
+                {
                     drop(job);
                 }
                 sleep(ms(REST_MS)).await;
