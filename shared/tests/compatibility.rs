@@ -11,8 +11,11 @@ use flashgate_shared::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+/// What something is called, how it is read, and how 0.1.0 says it.
+type Said = (&'static str, fn(Value) -> Result<(), String>, Value);
+
 /// What 0.1.0 sends, by the type that reads it.
-fn said_by_0_1_0() -> Vec<(&'static str, fn(Value) -> Result<(), String>, Value)> {
+fn said_by_0_1_0() -> Vec<Said> {
     fn reads<T: DeserializeOwned>(value: Value) -> Result<(), String> {
         serde_json::from_value::<T>(value).map(drop).map_err(|e| e.to_string())
     }

@@ -19,6 +19,7 @@ fn root() -> PathBuf {
 #[serde(deny_unknown_fields)]
 struct Spin {
     spin_manifest_version: u32,
+    #[allow(dead_code, reason = "that it can be read is the test")]
     application: Application,
     #[serde(default)]
     variables: BTreeMap<String, Variable>,

@@ -8,6 +8,8 @@ use flashgate_shared::{order::OrderStatus, problem::ProblemKind, wire::ClaimStat
 use flashgate_tests::{Buyer, Shop, Workerd, WorkerdConfig, key_id};
 use std::{fs, path::Path, process::Command};
 
+const NEW_SECRET: &str = "a-new-secret-of-thirty-two-bytes";
+
 /// A new Ed25519 key, PKCS #8 PEM, as `openssl genpkey -algorithm ed25519` writes it.
 fn new_key() -> Result<String> {
     let document = Ed25519KeyPair::generate_pkcs8v1(&SystemRandom::new())?;
@@ -50,7 +52,7 @@ async fn all_secrets_are_exchanged_in_mid_sale_and_nobody_is_shut_out() -> Resul
         config.origin_env.extend(set.map(|(name, value)| (name.to_owned(), value)));
     })
     .await?;
-    let worker = Workerd::start(&WorkerdConfig::new(shop.stack.origin_url(), shop.stack.edge_key())).await?;
+    let worker = Workerd::start(&shop.stack.worker_config()).await?;
     let edges = [shop.stack.edge_url(0), worker.url()];
     let sale = shop.create(&shop.sale("rotation", 8)).await?;
     // At each edge: one who holds a claim, one who has entered, one who will come back too late.
@@ -74,7 +76,7 @@ async fn all_secrets_are_exchanged_in_mid_sale_and_nobody_is_shut_out() -> Resul
     fs::write(&previous, &printed.stdout)?;
     fs::write(file("entry-signing-key.pem"), new_key()?)?;
     for name in ["edge-key", "status-mac-key"] {
-        put_first(&file(name), "a-new-secret-of-thirty-two-bytes")?;
+        put_first(&file(name), NEW_SECRET)?;
     }
     restart(&shop).await?;
     for (edge, buyer) in edges.iter().zip(&waiting) {
@@ -94,7 +96,7 @@ async fn all_secrets_are_exchanged_in_mid_sale_and_nobody_is_shut_out() -> Resul
     shop.stack.start_edge(0).await?;
     worker.stop().await?;
     let worker =
-        Workerd::start(&WorkerdConfig::new(shop.stack.origin_url(), "a-new-secret-of-thirty-two-bytes")).await?;
+        Workerd::start(&WorkerdConfig { edge_key: NEW_SECRET.to_owned(), ..shop.stack.worker_config() }).await?;
     for name in ["edge-key", "status-mac-key"] {
         keep_first(&file(name))?;
     }

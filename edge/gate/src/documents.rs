@@ -1,14 +1,15 @@
 //! Sale documents in the edge's store: taken from operators, shown to them, used by instances that know
 //! nothing yet (design §5). The store is the runtime's, shared by its instances and there after a restart.
 //!
-//! A document is only ever replaced by a newer one that the origin signed: whatever happens, the edge
-//! keeps the last good one.
+//! A document is only replaced by a newer one that the origin signed. Of two that come at the same moment
+//! the older may stay in a store that knows no transactions: the authority's word sets that right, as it
+//! does for every stale document.
 
 use crate::{
     address::Class,
     gate::{Gate, Request},
-    host::{Host, RequestBody},
-    limits::DOCUMENT_RETRY_MS,
+    host::{Host, KvError, RequestBody},
+    limits::{DOCUMENT_RETRY_MS, STORE_DEADLINE_MS},
     refuse::Refusal,
     view,
 };
@@ -21,10 +22,12 @@ use flashgate_shared::{
     token::{self, TokenError},
     wire::{EdgeSale, PublishedAnswer},
 };
+use futures_util::future::{Either, select};
 use http::{
     HeaderValue, Response,
     header::{AUTHORIZATION, CONTENT_TYPE},
 };
+use std::pin::{Pin, pin};
 
 const JWT: HeaderValue = HeaderValue::from_static(DOCUMENT_MEDIA);
 
@@ -54,19 +57,18 @@ impl Gate {
                 .retry_after_ms(rq.jitter(DOCUMENT_RETRY_MS))
                 .detail("The edge's store does not answer.")
         };
-        let before = rq.host.kv_get(&key(id)).await.map_err(|_| no_store())?;
+        let before = self.kv_get(rq, id).await.map_err(|_| no_store())?;
         let before = before.and_then(|bytes| self.read(id, &bytes));
         if let Some(before) = &before {
-            let (there, comes) = (before.sale.version, doc.sale.version);
-            if comes < there {
+            if doc.sale.version < before.sale.version {
                 return Err(Refusal::new(ProblemKind::Outdated).detail("A newer version is in the edge's store."));
             }
-            if comes == there && !same(before, &doc) {
+            if !is_newer(&doc, before) && !same(before, &doc) {
                 return Err(Refusal::new(ProblemKind::Outdated)
-                    .detail("Another document of the same version is in the edge's store."));
+                    .detail("Another document of the same version, signed later, is in the edge's store."));
             }
         }
-        rq.host.kv_put(&key(id), text.as_bytes()).await.map_err(|_| no_store())?;
+        self.kv_put(rq, id, text.as_bytes()).await.map_err(|_| no_store())?;
         let answer =
             PublishedAnswer { version: doc.sale.version, before: before.as_ref().map(|before| before.sale.version) };
         self.adopt(rq, id, doc);
@@ -81,7 +83,7 @@ impl Gate {
         id: &str,
     ) -> Result<Response<Bytes>, Refusal> {
         self.admit_operator(rq, head, id, Scope::Read)?;
-        match rq.host.kv_get(&key(id)).await {
+        match self.kv_get(rq, id).await {
             Ok(Some(bytes)) => {
                 let mut response = Response::new(Bytes::from(bytes));
                 response.headers_mut().insert(CONTENT_TYPE, JWT);
@@ -130,7 +132,7 @@ impl Gate {
         if self.document_keys.is_empty() {
             return None;
         }
-        let bytes = rq.host.kv_get(&key(id)).await.ok()??;
+        let bytes = self.kv_get(rq, id).await.ok()??;
         self.read(id, &bytes)
     }
 
@@ -141,15 +143,25 @@ impl Gate {
         else {
             return;
         };
-        let Ok(before) = rq.host.kv_get(&key(id)).await else {
+        let Ok(before) = self.kv_get(rq, id).await else {
             return;
         };
-        let newer =
-            before.and_then(|bytes| self.read(id, &bytes)).is_none_or(|before| before.sale.version < doc.sale.version);
-        if newer {
+        let before = before.and_then(|bytes| self.read(id, &bytes));
+        if before.is_none_or(|before| is_newer(&doc, &before) && !same(&before, &doc)) {
             // Nobody waits for it to work.
-            let _ = rq.host.kv_put(&key(id), text.as_bytes()).await;
+            let _ = self.kv_put(rq, id, text.as_bytes()).await;
         }
+    }
+
+    /// The store must not hold up a request for longer than the origin would.
+    async fn kv_get<H: Host>(&self, rq: &Request<'_, H>, id: &str) -> Result<Option<Vec<u8>>, KvError> {
+        let key = key(id);
+        in_time(rq, pin!(rq.host.kv_get(&key))).await
+    }
+
+    async fn kv_put<H: Host>(&self, rq: &Request<'_, H>, id: &str, value: &[u8]) -> Result<(), KvError> {
+        let key = key(id);
+        in_time(rq, pin!(rq.host.kv_put(&key, value))).await
     }
 
     /// A document of the store, unless somebody else wrote it.
@@ -167,8 +179,24 @@ impl Gate {
     }
 }
 
+async fn in_time<H: Host, T>(
+    rq: &Request<'_, H>,
+    work: Pin<&mut impl Future<Output = Result<T, KvError>>>,
+) -> Result<T, KvError> {
+    match select(work, pin!(rq.host.pause(STORE_DEADLINE_MS))).await {
+        Either::Left((done, _)) => done,
+        Either::Right(_) => Err(KvError),
+    }
+}
+
 /// Before the edge has heard of the authority's clock, its own may be off by so much, in milliseconds.
 const UNKNOWN_CLOCK_ERROR_MS: i64 = 300_000;
+
+/// Whether one document takes the place of another: a newer version, or the same one signed later, because
+/// keys of entry tokens change without a new version.
+const fn is_newer(doc: &EdgeSale, than: &EdgeSale) -> bool {
+    doc.sale.version > than.sale.version || (doc.sale.version == than.sale.version && doc.now_ms > than.now_ms)
+}
 
 /// Whether two documents say the same; when they were signed does not matter.
 fn same(a: &EdgeSale, b: &EdgeSale) -> bool {

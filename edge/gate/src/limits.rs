@@ -82,6 +82,8 @@ pub const TRY_AGAIN_EACH_MS: u64 = 10;
 pub const SOLD_OUT_RETRY_MS: u64 = 10_000;
 /// Wait after the runtime's own shield refused, before jitter, in milliseconds.
 pub const SHIELD_RETRY_MS: u64 = 5_000;
+/// Deadline of one call to the edge's store, in milliseconds.
+pub const STORE_DEADLINE_MS: u64 = 1_000;
 /// Wait while the edge's store does not answer, before jitter, in milliseconds.
 pub const DOCUMENT_RETRY_MS: u64 = 2_000;
 /// Wait while paused or out of reach, before jitter, in milliseconds.

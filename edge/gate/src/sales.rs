@@ -122,8 +122,11 @@ impl Sale {
         let usable =
             doc.sale.id == self.doc.sale.id && doc.sale.version >= self.doc.sale.version && doc.sale.validate().is_ok();
         if let (true, Ok(keys)) = (usable, KeySet::from_json(&doc.jwks)) {
-            self.state = doc.state;
-            self.known_version = doc.sale.version;
+            // A lease may have told of a later version already: what it said of the state is newer too.
+            if doc.sale.version >= self.known_version {
+                self.state = doc.state;
+                self.known_version = doc.sale.version;
+            }
             self.keys = keys;
             self.doc = doc;
         }

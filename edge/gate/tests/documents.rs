@@ -77,6 +77,32 @@ async fn newer_documents_are_taken_and_older_or_other_ones_are_not() {
 }
 
 #[tokio::test]
+async fn of_one_version_the_document_signed_later_counts_because_keys_change_without_one() {
+    let w = world();
+    let gate = taking(&w);
+    let other = aws_lc_rs::signature::Ed25519KeyPair::generate().unwrap();
+    let keys = |names: &[(&str, &aws_lc_rs::signature::Ed25519KeyPair)]| {
+        let keys: Vec<_> = names.iter().map(|(kid, pair)| jwk(kid, pair)).collect();
+        document(&w, |doc| doc["jwks"] = json!({ "keys": keys }))
+    };
+    let before = keys(&[("k1", &w.pair)]);
+    assert_eq!(send(&gate, &w, put(&ticket(&w, |_| {}), &before)).await.0, 200);
+    w.host.advance(1_000);
+    let rotated = keys(&[("k2", &other), ("k1", &w.pair)]);
+    assert_eq!(send(&gate, &w, put(&ticket(&w, |_| {}), &rotated)).await.0, 200);
+    let (status, body) = send(&gate, &w, put(&ticket(&w, |_| {}), &before)).await;
+    assert_eq!((status, &body["type"]), (409, &"/problems/outdated".into()));
+    // An edge that starts now trusts the keys of the later one, without the origin.
+    w.host.advance(1_000);
+    let retired = keys(&[("k2", &other)]);
+    assert_eq!(send(&gate, &w, put(&ticket(&w, |_| {}), &retired)).await.0, 200);
+    let fresh = taking(&w);
+    *w.host.doc.borrow_mut() = None;
+    let (status, body) = send(&fresh, &w, w.claim_request("a")).await;
+    assert_eq!((status, &body["type"]), (503, &"/problems/unavailable".into()), "a retired key is unknown: {body}");
+}
+
+#[tokio::test]
 async fn nobody_publishes_without_a_ticket_of_the_origins() {
     let w = world();
     let gate = taking(&w);

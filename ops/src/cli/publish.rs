@@ -13,7 +13,7 @@ use flashgate_shared::{
     document::DOCUMENT_MEDIA,
     limits::DOCUMENT_BYTES,
     problem::Problem,
-    wire::{DocumentAnswer, EdgeSale, PublishedAnswer},
+    wire::{EdgeSale, PublishedAnswer},
 };
 use http::{StatusCode, header};
 use serde::Serialize;
@@ -69,20 +69,24 @@ impl AtEdges {
 
 /// Takes the sale's document to each edge.
 pub(super) async fn publish(args: &AtEdges, place: &Where, json: Option<&PathBuf>) -> Result<ExitCode> {
-    let (edges, document, http) = prepare(args, place).await?;
+    let (edges, admin, http) = prepare(args, place)?;
     let mut outcomes = Vec::new();
     for edge in edges {
+        // For each edge: a ticket lives a minute, and one that hangs must not cost the next its own.
+        let document = admin.document(&args.id).await?;
         let put = http
             .put(format!("{edge}/v1/edge/sales/{}", args.id))
             .bearer_auth(&document.publish_ticket)
             .header(header::CONTENT_TYPE, DOCUMENT_MEDIA)
             .body(document.document.clone());
         outcomes.push(match answer(put).await {
-            Ok(Some(bytes)) => {
-                let told: PublishedAnswer =
-                    serde_json::from_slice(&bytes).with_context(|| format!("{edge} cannot be understood"))?;
-                Outcome { edge, version: Some(told.version), before: told.before, refused: None }
-            }
+            Ok(Some(bytes)) => match serde_json::from_slice::<PublishedAnswer>(&bytes) {
+                Ok(told) => Outcome { edge, version: Some(told.version), before: told.before, refused: None },
+                Err(_) => {
+                    let refused = Some("its answer cannot be understood".into());
+                    Outcome { edge, version: None, before: None, refused }
+                }
+            },
             Ok(None) => {
                 let refused = Some("it takes no documents: give it the origin's document keys".into());
                 Outcome { edge, version: None, before: None, refused }
@@ -113,17 +117,20 @@ fn line(outcome: &Outcome) -> String {
 
 /// Shows in which fields each edge's document differs from what the origin would publish.
 pub(super) async fn diff(args: &AtEdges, place: &Where, json: Option<&PathBuf>) -> Result<ExitCode> {
-    let (edges, document, http) = prepare(args, place).await?;
-    let origin = settings(document.document.as_bytes())?;
+    let (edges, admin, http) = prepare(args, place)?;
     let mut differences = Vec::new();
     for edge in edges {
+        let document = admin.document(&args.id).await?;
+        let origin = settings(document.document.as_bytes())?;
         let get = http.get(format!("{edge}/v1/edge/sales/{}", args.id)).bearer_auth(&document.read_ticket);
         differences.push(match answer(get).await {
-            Ok(Some(bytes)) => {
-                let there = settings(&bytes)?;
-                let version = Some(there.sale.version);
-                Difference { edge, version, fields: compare(&there, &origin)?, refused: None }
-            }
+            Ok(Some(bytes)) => match settings(&bytes) {
+                Ok(there) => {
+                    let version = Some(there.sale.version);
+                    Difference { edge, version, fields: compare(&there, &origin)?, refused: None }
+                }
+                Err(why) => Difference { edge, version: None, fields: Vec::new(), refused: Some(format!("{why:#}")) },
+            },
             Ok(None) => Difference { edge, version: None, fields: compare_none(&origin)?, refused: None },
             Err(why) => Difference { edge, version: None, fields: Vec::new(), refused: Some(format!("{why:#}")) },
         });
@@ -151,12 +158,10 @@ fn shown(difference: &Difference) -> String {
     head + &lines.collect::<String>()
 }
 
-async fn prepare(args: &AtEdges, place: &Where) -> Result<(Vec<String>, DocumentAnswer, reqwest::Client)> {
+fn prepare(args: &AtEdges, place: &Where) -> Result<(Vec<String>, AdminClient, reqwest::Client)> {
     let edges = args.edges(place)?;
     ensure!(!edges.is_empty(), "there is no edge to ask");
-    let admin: AdminClient = place.admin()?;
-    let document = admin.document(&args.id).await?;
-    Ok((edges, document, reqwest::Client::builder().timeout(EDGE_TIMEOUT).build()?))
+    Ok((edges, place.admin()?, reqwest::Client::builder().timeout(EDGE_TIMEOUT).build()?))
 }
 
 /// The body of a success; `None` for 404.

@@ -45,10 +45,10 @@ async fn nothing_is_declared_lost_during_a_rebuild_or_over_an_order() {
         async move { ledger.declare_lost(&m.sale, &m.claim_id, &m.buyer, m.quantity, trace).await }
     };
     assert_eq!(declare(&known).await.unwrap(), order);
-    bench.run("UPDATE sales SET state = 'rebuilding'").await;
+    bench.run("UPDATE sales SET state = 'rebuilding', version = version + 1").await;
     let unknown = message("bob", "k", 1, 2);
     assert!(matches!(declare(&unknown).await, Err(LedgerError::Conflict(_))));
-    bench.run("UPDATE sales SET state = 'open'").await;
+    bench.run("UPDATE sales SET state = 'open', version = version + 1").await;
     assert_eq!(declare(&unknown).await.unwrap().reason, Some(LostReason::GateLost));
     bench.sound().await;
 }
@@ -79,4 +79,24 @@ async fn a_ledger_that_is_not_there_is_unavailable() {
     let error = flashgate_ledger::Ledger::connect(&config).await.unwrap_err();
     assert!(matches!(error, LedgerError::Unavailable(_)), "{error:?}");
     assert!(!format!("{config:?}").contains("nobody"));
+}
+
+#[tokio::test]
+async fn settings_change_on_top_of_the_version_they_were_read_from_and_every_version_is_kept() {
+    let bench = Bench::with(sale("phones", 3)).await;
+    let first = bench.ledger.sale(&"phones".parse().unwrap()).await.unwrap().unwrap().config;
+    let changed = flashgate_shared::sale::SaleConfig { title: "Other".into(), ..first.clone() };
+    let after = bench.ledger.change_sale(&changed).await.unwrap().config;
+    assert_eq!((after.version, after.title.as_str()), (first.version + 1, "Other"));
+    assert!(
+        matches!(bench.ledger.change_sale(&changed).await, Err(LedgerError::Conflict(_))),
+        "based on an old version"
+    );
+    let version = async |n| bench.ledger.sale_version(&first.id, n).await.unwrap();
+    assert_eq!(version(first.version).await, Some(first.clone()));
+    assert_eq!(version(after.version).await, Some(after.clone()));
+    assert_eq!(version(after.version + 1).await, None);
+    let bad = flashgate_shared::sale::SaleConfig { total: 0, ..after };
+    assert!(matches!(bench.ledger.change_sale(&bad).await, Err(LedgerError::Invalid(_))));
+    bench.sound().await;
 }

@@ -237,7 +237,7 @@ async fn a_duplicate_wins_over_second_try_and_leak() {
     bench.reserve(&first).await;
     bench.ledger.let_go(&first.claim_id, &first.buyer).await.unwrap();
     bench.reserve(&message("ann", "k2", 1, 2)).await;
-    bench.run("UPDATE sales SET config = config || '{\"second_try\": false}'").await;
+    bench.run("UPDATE sales SET config = config || '{\"second_try\": false}', version = version + 1").await;
     let third = message("ann", "k3", 1, 3);
     assert_eq!(bench.settle_one(&third).await, Settled::Lost(LostReason::Duplicate));
     assert_eq!(bench.releases().await[1], void(&third, 1, 1));
