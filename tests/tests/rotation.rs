@@ -1,4 +1,4 @@
-//! Every secret is exchanged in mid-sale, step by step as docs/OPERATIONS.md says, and nobody is shut out:
+//! Edge key, key of status links and entry key are exchanged in mid-sale, as docs/DEPLOY.md says; nobody is shut out:
 //! not those who entered before, not those who hold a claim, on either runtime.
 
 use anyhow::{Context, Result, ensure};
@@ -40,7 +40,7 @@ async fn entered(shop: &Shop, edge: &str, sale: &flashgate_shared::SaleId) -> Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_secrets_are_exchanged_in_mid_sale_and_nobody_is_shut_out() -> Result<()> {
+async fn the_secrets_of_edges_and_buyers_are_exchanged_in_mid_sale_and_nobody_is_shut_out() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let previous = dir.path().join("previous.json");
     fs::write(&previous, r#"{"keys":[]}"#)?;
