@@ -82,9 +82,7 @@ impl AdminClient {
 
     /// Creates a sale and loads its gate. The version given is ignored: the origin gives it.
     pub async fn create_sale(&self, sale: &SaleConfig) -> Result<AdminSale, AdminError> {
-        let body =
-            serde_json::to_value(sale).map_err(|e| AdminError::Unreadable { status: 0, cause: e.to_string() })?;
-        self.call(Method::POST, "/v1/admin/sales", Some(body)).await
+        self.call(Method::POST, "/v1/admin/sales", Some(written(sale)?)).await
     }
 
     /// All sales.
@@ -114,9 +112,7 @@ impl AdminClient {
 
     /// Gives a sale other settings; the version in them must be the sale's.
     pub async fn change(&self, sale: &SaleConfig) -> Result<AdminSale, AdminError> {
-        let body =
-            serde_json::to_value(sale).map_err(|e| AdminError::Unreadable { status: 0, cause: e.to_string() })?;
-        self.call(Method::PUT, &format!("/v1/admin/sales/{}", sale.id), Some(body)).await
+        self.call(Method::PUT, &format!("/v1/admin/sales/{}", sale.id), Some(written(sale)?)).await
     }
 
     /// The settings that a sale had in a version.
@@ -175,6 +171,10 @@ impl AdminClient {
             _ => Err(unreadable(status, "no problem document".into())),
         }
     }
+}
+
+fn written(sale: &SaleConfig) -> Result<serde_json::Value, AdminError> {
+    serde_json::to_value(sale).map_err(|e| AdminError::Unreadable { status: 0, cause: e.to_string() })
 }
 
 fn unreadable(status: StatusCode, cause: String) -> AdminError {

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use flashgate_servers::until;
 use flashgate_shared::{order::OrderStatus, wire::ClaimState};
-use flashgate_tests::{PATIENCE, Shop, faults, shop};
+use flashgate_tests::{Claimed, PATIENCE, Shop, faults, shop};
 use futures_util::future::join_all;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -44,27 +44,13 @@ async fn an_origin_killed_in_the_crowd_loses_no_unit_and_sells_none_twice() -> R
     shop.stack.start_origin(0).await?;
     let mut live = 0;
     for buyer in first.iter().chain(second) {
-        let mut answer = None;
         until("the buyer has an answer", PATIENCE, || async { Ok(buyer.my_claim().await.is_ok()) }).await?;
-        for _ in 0..100 {
-            match buyer.claim("k", 1).await? {
-                flashgate_tests::Claimed::Accepted(accepted) => {
-                    answer = Some(Some(accepted));
-                    break;
-                }
-                flashgate_tests::Claimed::Refused(problem) if problem.status == 410 => {
-                    answer = Some(None);
-                    break;
-                }
-                flashgate_tests::Claimed::Refused(problem) => {
-                    let wait_ms = problem.retry_after_ms.context("told no and not when to come back")?;
-                    tokio::time::sleep(std::time::Duration::from_millis(wait_ms)).await;
-                }
+        match buyer.claim_at_last("k", 1).await? {
+            Claimed::Accepted(accepted) => {
+                let status = buyer.settled(&accepted.status_url).await?;
+                live += i64::from(status.status == ClaimState::Ledger(OrderStatus::Reserved));
             }
-        }
-        if let Some(accepted) = answer.context("a buyer without an answer")? {
-            let status = buyer.settled(&accepted.status_url).await?;
-            live += i64::from(status.status == ClaimState::Ledger(OrderStatus::Reserved));
+            Claimed::Refused(problem) => assert_eq!(problem.status, 410, "{problem:?}"),
         }
     }
     let books = shop.audit(&sale).await?;

@@ -7,10 +7,10 @@
 
 use crate::{
     address::Class,
-    gate::{Gate, Request},
+    gate::{Gate, Request, read},
     host::{Host, KvError, RequestBody},
-    limits::{DOCUMENT_RETRY_MS, STORE_DEADLINE_MS},
-    refuse::Refusal,
+    limits::{DOCUMENT_RETRY_MS, STORE_DEADLINE_MS, UNKNOWN_CLOCK_ERROR_MS},
+    refuse::{Refusal, common_headers},
     view,
 };
 use bytes::Bytes;
@@ -46,18 +46,13 @@ impl Gate {
         id: &str,
     ) -> Result<Response<Bytes>, Refusal> {
         let sale = self.admit_operator(rq, head, id, Scope::Publish)?;
-        let body = body.read(DOCUMENT_BYTES).await.map_err(|_| Refusal::new(ProblemKind::BodyTooLarge))?;
+        let body = read(body, DOCUMENT_BYTES).await?;
         let text = std::str::from_utf8(&body).map_err(|_| Refusal::new(ProblemKind::BadRequest))?.trim();
         let doc = document::verify(text, &self.document_keys).map_err(|e| unusable(&e))?;
         if doc.sale.id != sale {
             return Err(Refusal::new(ProblemKind::Unprocessable).detail("The document is for another sale."));
         }
-        let no_store = || {
-            Refusal::new(ProblemKind::Unavailable)
-                .retry_after_ms(rq.jitter(DOCUMENT_RETRY_MS))
-                .detail("The edge's store does not answer.")
-        };
-        let before = self.kv_get(rq, id).await.map_err(|_| no_store())?;
+        let before = self.kv_get(rq, id).await.map_err(|e| no_store(rq, e))?;
         let before = before.and_then(|bytes| self.read(id, &bytes));
         if let Some(before) = &before {
             if doc.sale.version < before.sale.version {
@@ -68,7 +63,7 @@ impl Gate {
                     .detail("Another document of the same version, signed later, is in the edge's store."));
             }
         }
-        self.kv_put(rq, id, text.as_bytes()).await.map_err(|_| no_store())?;
+        self.kv_put(rq, id, text.as_bytes()).await.map_err(|e| no_store(rq, e))?;
         let answer =
             PublishedAnswer { version: doc.sale.version, before: before.as_ref().map(|before| before.sale.version) };
         self.adopt(rq, id, doc);
@@ -83,18 +78,13 @@ impl Gate {
         id: &str,
     ) -> Result<Response<Bytes>, Refusal> {
         self.admit_operator(rq, head, id, Scope::Read)?;
-        match self.kv_get(rq, id).await {
-            Ok(Some(bytes)) => {
-                let mut response = Response::new(Bytes::from(bytes));
-                response.headers_mut().insert(CONTENT_TYPE, JWT);
-                crate::refuse::common_headers(response.headers_mut(), rq.trace);
-                Ok(response)
-            }
-            Ok(None) => Err(Refusal::new(ProblemKind::NotFound).detail("No document of this sale was published here.")),
-            Err(_) => Err(Refusal::new(ProblemKind::Unavailable)
-                .retry_after_ms(rq.jitter(DOCUMENT_RETRY_MS))
-                .detail("The edge's store does not answer.")),
-        }
+        let Some(bytes) = self.kv_get(rq, id).await.map_err(|e| no_store(rq, e))? else {
+            return Err(Refusal::new(ProblemKind::NotFound).detail("No document of this sale was published here."));
+        };
+        let mut response = Response::new(Bytes::from(bytes));
+        response.headers_mut().insert(CONTENT_TYPE, JWT);
+        common_headers(response.headers_mut(), rq.trace);
+        Ok(response)
     }
 
     /// Whoever brings a ticket of the origin's, and not too often: the signature is only looked at then. An
@@ -139,8 +129,7 @@ impl Gate {
     /// Keeps what the origin said, if it is newer than what is there. When that fails there is still the
     /// origin.
     pub(crate) async fn keep<H: Host>(&self, rq: &Request<'_, H>, id: &str, text: &str) {
-        let Some(doc) = document::verify(text, &self.document_keys).ok().filter(|doc| doc.sale.id.as_str() == id)
-        else {
+        let Some(doc) = self.read(id, text.as_bytes()) else {
             return;
         };
         let Ok(before) = self.kv_get(rq, id).await else {
@@ -164,7 +153,7 @@ impl Gate {
         in_time(rq, pin!(rq.host.kv_put(&key, value))).await
     }
 
-    /// A document of the store, unless somebody else wrote it.
+    /// A document of this sale that the origin signed, whoever hands it over.
     fn read(&self, id: &str, bytes: &[u8]) -> Option<EdgeSale> {
         let text = std::str::from_utf8(bytes).ok()?;
         document::verify(text, &self.document_keys).ok().filter(|doc| doc.sale.id.as_str() == id)
@@ -189,9 +178,6 @@ async fn in_time<H: Host, T>(
     }
 }
 
-/// Before the edge has heard of the authority's clock, its own may be off by so much, in milliseconds.
-const UNKNOWN_CLOCK_ERROR_MS: i64 = 300_000;
-
 /// Whether one document takes the place of another: a newer version, or the same one signed later, because
 /// keys of entry tokens change without a new version.
 const fn is_newer(doc: &EdgeSale, than: &EdgeSale) -> bool {
@@ -201,6 +187,11 @@ const fn is_newer(doc: &EdgeSale, than: &EdgeSale) -> bool {
 /// Whether two documents say the same; when they were signed does not matter.
 fn same(a: &EdgeSale, b: &EdgeSale) -> bool {
     EdgeSale { now_ms: b.now_ms, ..a.clone() } == *b
+}
+
+fn no_store<H: Host>(rq: &Request<'_, H>, _: KvError) -> Refusal {
+    let refusal = Refusal::new(ProblemKind::Unavailable).retry_after_ms(rq.jitter(DOCUMENT_RETRY_MS));
+    refusal.detail("The edge's store does not answer.")
 }
 
 fn unusable(error: &DocumentError) -> Refusal {

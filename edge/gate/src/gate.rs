@@ -255,7 +255,7 @@ impl Gate {
         if let Some(device) = entry.did {
             self.take(rq, (Class::Device, id, device), limit)?;
         }
-        let body = read(body).await?;
+        let body = read(body, BUYER_BODY_BYTES).await?;
         // 6: spend and forward.
         let permit = self.spend(rq, &sale, LeaseKind::Claim).await?;
         let onward = Onward { permit: Some(permit), claim: true, stream: false };
@@ -280,7 +280,7 @@ impl Gate {
         self.take(rq, (Class::Enter, rq.client, id), limit)?;
         self.check_admission(rq, &sale, LeaseKind::Enter).await?;
         entry::same_origin(head)?;
-        let body = read(body).await?;
+        let body = read(body, BUYER_BODY_BYTES).await?;
         self.spend(rq, &sale, LeaseKind::Enter).await?;
         let onward = Onward { permit: None, claim: false, stream: false };
         self.forward(rq, head, body, onward, asker, None).await
@@ -303,7 +303,7 @@ impl Gate {
         }
         entry::token_shape(head.headers(), sale)?;
         let onward = Onward { permit: None, claim: false, stream: head.uri().path().ends_with("/events") };
-        self.forward(rq, head, read(body).await?, onward, asker, None).await
+        self.forward(rq, head, read(body, BUYER_BODY_BYTES).await?, onward, asker, None).await
     }
 
     async fn known<H: Host>(&self, rq: &Request<'_, H>, id: &str) -> Result<SaleRef, Refusal> {
@@ -404,8 +404,9 @@ fn find_route(head: &http::Request<()>) -> Result<Route<'_>, Refusal> {
     })
 }
 
-async fn read<B: RequestBody>(body: B) -> Result<Bytes, Refusal> {
-    body.read(BUYER_BODY_BYTES).await.map_err(|e| match e {
+/// A body to its end, if it has no more than so many bytes.
+pub(crate) async fn read<B: RequestBody>(body: B, max_bytes: usize) -> Result<Bytes, Refusal> {
+    body.read(max_bytes).await.map_err(|e| match e {
         BodyError::TooLarge => Refusal::new(ProblemKind::BodyTooLarge),
         BodyError::Broken => Refusal::new(ProblemKind::BadRequest).detail("The body broke off."),
     })

@@ -82,6 +82,8 @@ pub const TRY_AGAIN_EACH_MS: u64 = 10;
 pub const SOLD_OUT_RETRY_MS: u64 = 10_000;
 /// Wait after the runtime's own shield refused, before jitter, in milliseconds.
 pub const SHIELD_RETRY_MS: u64 = 5_000;
+/// Before the edge has heard of the authority's clock, its own may be off by so much, in milliseconds.
+pub const UNKNOWN_CLOCK_ERROR_MS: i64 = 300_000;
 /// Deadline of one call to the edge's store, in milliseconds.
 pub const STORE_DEADLINE_MS: u64 = 1_000;
 /// Wait while the edge's store does not answer, before jitter, in milliseconds.

@@ -18,7 +18,12 @@ use flashgate_shared::{
 use http::{StatusCode, header};
 use serde::Serialize;
 use serde_json::Value;
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 /// How long one edge may take to answer.
 const EDGE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -79,19 +84,9 @@ pub(super) async fn publish(args: &AtEdges, place: &Where, json: Option<&PathBuf
             .bearer_auth(&document.publish_ticket)
             .header(header::CONTENT_TYPE, DOCUMENT_MEDIA)
             .body(document.document.clone());
-        outcomes.push(match answer(put).await {
-            Ok(Some(bytes)) => match serde_json::from_slice::<PublishedAnswer>(&bytes) {
-                Ok(told) => Outcome { edge, version: Some(told.version), before: told.before, refused: None },
-                Err(_) => {
-                    let refused = Some("its answer cannot be understood".into());
-                    Outcome { edge, version: None, before: None, refused }
-                }
-            },
-            Ok(None) => {
-                let refused = Some("it takes no documents: give it the origin's document keys".into());
-                Outcome { edge, version: None, before: None, refused }
-            }
-            Err(refused) => Outcome { edge, version: None, before: None, refused: Some(format!("{refused:#}")) },
+        outcomes.push(match published(put).await {
+            Ok(told) => Outcome { edge, version: Some(told.version), before: told.before, refused: None },
+            Err(why) => Outcome { edge, version: None, before: None, refused: Some(format!("{why:#}")) },
         });
     }
     if let Some(path) = json {
@@ -103,6 +98,11 @@ pub(super) async fn publish(args: &AtEdges, place: &Where, json: Option<&PathBuf
         }
     }
     Ok(code(outcomes.iter().all(|outcome| outcome.refused.is_none())))
+}
+
+async fn published(put: reqwest::RequestBuilder) -> Result<PublishedAnswer> {
+    let told = answer(put).await?.context("it takes no documents: give it the origin's document keys")?;
+    serde_json::from_slice(&told).map_err(|_| anyhow::anyhow!("its answer cannot be understood"))
 }
 
 fn line(outcome: &Outcome) -> String {
@@ -123,15 +123,11 @@ pub(super) async fn diff(args: &AtEdges, place: &Where, json: Option<&PathBuf>) 
         let document = admin.document(&args.id).await?;
         let origin = settings(document.document.as_bytes())?;
         let get = http.get(format!("{edge}/v1/edge/sales/{}", args.id)).bearer_auth(&document.read_ticket);
-        differences.push(match answer(get).await {
-            Ok(Some(bytes)) => match settings(&bytes) {
-                Ok(there) => {
-                    let version = Some(there.sale.version);
-                    Difference { edge, version, fields: compare(&there, &origin)?, refused: None }
-                }
-                Err(why) => Difference { edge, version: None, fields: Vec::new(), refused: Some(format!("{why:#}")) },
-            },
-            Ok(None) => Difference { edge, version: None, fields: compare_none(&origin)?, refused: None },
+        differences.push(match there(get).await {
+            Ok(there) => {
+                let version = there.as_ref().map(|there| there.sale.version);
+                Difference { edge, version, fields: compare(there.as_ref(), &origin)?, refused: None }
+            }
             Err(why) => Difference { edge, version: None, fields: Vec::new(), refused: Some(format!("{why:#}")) },
         });
     }
@@ -144,6 +140,11 @@ pub(super) async fn diff(args: &AtEdges, place: &Where, json: Option<&PathBuf>) 
         }
     }
     Ok(code(differences.iter().all(|d| d.refused.is_none() && d.fields.is_empty())))
+}
+
+/// What was published at an edge, if anything was.
+async fn there(get: reqwest::RequestBuilder) -> Result<Option<EdgeSale>> {
+    answer(get).await?.map(|bytes| settings(&bytes)).transpose()
 }
 
 fn shown(difference: &Difference) -> String {
@@ -192,16 +193,12 @@ fn settings(document: &[u8]) -> Result<EdgeSale> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload)?).context("the document cannot be read")
 }
 
-fn compare(there: &EdgeSale, here: &EdgeSale) -> Result<Vec<(String, Value, Value)>> {
-    let (there, here) = (flat(there)?, flat(here)?);
-    let names: std::collections::BTreeSet<_> = there.keys().chain(here.keys()).collect();
+fn compare(there: Option<&EdgeSale>, here: &EdgeSale) -> Result<Vec<(String, Value, Value)>> {
+    let (there, here) = (there.map_or(Ok(BTreeMap::new()), flat)?, flat(here)?);
+    let names: BTreeSet<_> = there.keys().chain(here.keys()).collect();
     let field = |map: &BTreeMap<String, Value>, name: &String| map.get(name).cloned().unwrap_or(Value::Null);
     let differ = names.into_iter().map(|name| (name.clone(), field(&there, name), field(&here, name)));
     Ok(differ.filter(|(_, there, here)| there != here).collect())
-}
-
-fn compare_none(here: &EdgeSale) -> Result<Vec<(String, Value, Value)>> {
-    Ok(flat(here)?.into_iter().map(|(name, value)| (name, Value::Null, value)).collect())
 }
 
 /// Fields by their paths; when it was signed is none of them.
