@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result};
 use aws_lc_rs::{
-    digest::{SHA256, digest},
     rand::{SecureRandom, SystemRandom},
     signature::{Ed25519KeyPair, KeyPair},
 };
@@ -10,6 +9,7 @@ use base64::{
     Engine,
     engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
 };
+use flashgate_shared::token::public_jwk;
 use std::{
     fs::OpenOptions,
     io::Write,
@@ -82,10 +82,7 @@ fn document_keys(pem: &str) -> Result<String> {
     let body: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
     let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(&STANDARD.decode(body)?).context("no Ed25519 key")?;
     let x = URL_SAFE_NO_PAD.encode(pair.public_key());
-    let kid = digest(&SHA256, format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#).as_bytes());
-    let kid = URL_SAFE_NO_PAD.encode(kid);
-    let key = serde_json::json!({ "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": kid, "x": x });
-    Ok(serde_json::json!({ "keys": [key] }).to_string())
+    Ok(serde_json::json!({ "keys": [public_jwk(&x, None)?] }).to_string())
 }
 
 fn random(encoding: &impl Engine) -> Result<String> {

@@ -10,7 +10,7 @@ use crate::{
 };
 use jsonwebtoken::{
     Algorithm, DecodingKey, Validation, decode, decode_header,
-    jwk::{AlgorithmParameters, EllipticCurve, JwkSet},
+    jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, ThumbprintHash},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::HashMap;
@@ -139,6 +139,24 @@ impl KeySet {
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
+}
+
+/// The JWK of a public Ed25519 key (RFC 8037), whose 32 bytes are `x` in base64url. Without a `kid` it is named
+/// by its content (RFC 7638), so that another key has another name.
+pub fn public_jwk(x: &str, kid: Option<&str>) -> Result<serde_json::Value, KeySetError> {
+    let mut json = serde_json::json!({ "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "x": x });
+    let malformed = |e: &dyn std::fmt::Display| KeySetError::Malformed(e.to_string());
+    let kid = match kid {
+        Some(kid) => kid.to_owned(),
+        None => {
+            let jwk = Jwk::deserialize(&json).map_err(|e| malformed(&e))?;
+            jwk.thumbprint(ThumbprintHash::SHA256).map_err(|e| malformed(&e))?
+        }
+    };
+    if let Some(members) = json.as_object_mut() {
+        members.insert("kid".to_owned(), kid.into());
+    }
+    Ok(json)
 }
 
 /// How strictly a token's `exp` is read.

@@ -172,3 +172,13 @@ fn headers_are_read_as_their_standards_say() {
     assert_eq!(cookie("a=1; fg-entry-s=tok; b=2", "fg-entry-s"), Some("tok"));
     assert_eq!(cookie("xfg-entry-s=tok", "fg-entry-s"), None);
 }
+
+#[test]
+fn a_key_without_a_name_is_named_by_its_content() {
+    // RFC 8037, appendix A.3.
+    let x = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
+    let jwk = flashgate_shared::token::public_jwk(x, None).unwrap();
+    assert_eq!(jwk["kid"], "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k");
+    assert_eq!(flashgate_shared::token::public_jwk(x, Some("mine")).unwrap()["kid"], "mine");
+    assert_eq!(KeySet::from_json(&json!({ "keys": [jwk] })).unwrap().len(), 1);
+}

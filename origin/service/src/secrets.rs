@@ -5,15 +5,12 @@ use crate::{
     status_url::MacKeys,
 };
 use anyhow::{Context, bail};
-use aws_lc_rs::{
-    digest::{SHA256, digest},
-    signature::{Ed25519KeyPair, KeyPair},
-};
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::{
     Engine,
     prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
 };
-use flashgate_shared::token::{EntryClaims, KeySet};
+use flashgate_shared::token::{EntryClaims, KeySet, public_jwk};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde::Serialize;
 use std::path::Path;
@@ -134,7 +131,7 @@ fn document_key(config: &SecretsConfig) -> anyhow::Result<Option<(EncodingKey, S
     let (pem, x) = key_file(path)?;
     let key = EncodingKey::from_ed_pem(pem.as_bytes())
         .with_context(|| format!("{}: not an Ed25519 key in PKCS#8 PEM", path.display()))?;
-    Ok(Some((key, thumbprint(&x))))
+    Ok(Some((key, kid(&public_jwk(&x, None)?)?)))
 }
 
 /// The JWK set of sale documents, for edges.
@@ -144,7 +141,7 @@ pub fn document_keys(config: &SecretsConfig) -> anyhow::Result<serde_json::Value
         bail!("secrets.document_key_file is not set");
     }
     let (_, x) = key_file(path)?;
-    Ok(serde_json::json!({ "keys": [jwk(&thumbprint(&x), &x)] }))
+    Ok(serde_json::json!({ "keys": [public_jwk(&x, None)?] }))
 }
 
 /// A private key, PEM, and its public half in base64url.
@@ -154,24 +151,16 @@ fn key_file(path: &Path) -> anyhow::Result<(String, String)> {
     Ok((pem, BASE64_URL_SAFE_NO_PAD.encode(public)))
 }
 
-/// An Ed25519 key's name by its content (RFC 7638): the members in this order, without white space.
-fn thumbprint(x: &str) -> String {
-    let members = format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#);
-    BASE64_URL_SAFE_NO_PAD.encode(digest(&SHA256, members.as_bytes()))
-}
-
-fn jwk(kid: &str, x: &str) -> serde_json::Value {
-    serde_json::json!({ "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": kid, "x": x })
+/// The `kid` of a JWK.
+fn kid(jwk: &serde_json::Value) -> anyhow::Result<String> {
+    Ok(jwk.get("kid").and_then(|kid| kid.as_str()).context("a JWK without a kid")?.to_owned())
 }
 
 /// The JWK set of entry tokens (RFC 7517): the key that signs, first, and those that signed before.
 pub fn public_keys(config: &SecretsConfig) -> anyhow::Result<serde_json::Value> {
     let (_, x) = key_file(&config.entry_signing_key_file)?;
-    let kid = match config.entry_kid.as_str() {
-        "" => thumbprint(&x),
-        named => named.to_owned(),
-    };
-    let mut keys = vec![jwk(&kid, &x)];
+    let named = Some(config.entry_kid.as_str()).filter(|kid| !kid.is_empty());
+    let mut keys = vec![public_jwk(&x, named)?];
     for previous in previous_keys(&config.entry_previous_jwks_file)? {
         if previous.get("x").is_some_and(|own| *own == x.as_str()) {
             continue; // the key that signs may stand there already
