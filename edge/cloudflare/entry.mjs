@@ -28,8 +28,20 @@ addEventListener("unhandledrejection", (event) => {
   if (event.reason instanceof WebAssembly.RuntimeError) died(event.reason);
 });
 
-// What the work answers, or what `interrupted` makes when its instance dies first.
-async function guarded(work, interrupted) {
+// What the work answers, or our own answer when its instance dies first. Most of the work is done when it
+// returns, without a promise: a refusal from memory.
+function guarded(work) {
+  try {
+    const answer = work();
+    return answer instanceof Response ? answer : survived(answer);
+  } catch (error) {
+    // The gate answers everything itself: whatever it throws is none of its answers.
+    died(error);
+    return interrupted();
+  }
+}
+
+async function survived(answer) {
   let end;
   const dead = new Promise((resolve) => {
     end = () => resolve(undefined);
@@ -37,9 +49,8 @@ async function guarded(work, interrupted) {
   underWay.add(end);
   try {
     // The answer is made in this request's own context, whoever's death it was.
-    return (await Promise.race([work(), dead])) ?? interrupted();
+    return (await Promise.race([answer, dead])) ?? interrupted();
   } catch (error) {
-    // The gate answers everything itself: whatever it throws is none of its answers.
     died(error);
     return interrupted();
   } finally {
@@ -65,8 +76,8 @@ function interrupted() {
 }
 
 export default {
-  fetch(request, env, ctx) {
-    return guarded(() => gate.fetch(request, env, ctx), interrupted);
+  fetch(request, env) {
+    return guarded(() => gate.fetch(request, env));
   },
 };
 
@@ -82,6 +93,6 @@ export class LeaseDesk extends DurableObject {
         this.#generation = generation;
       }
       return this.#desk.fetch(request);
-    }, interrupted);
+    });
   }
 }

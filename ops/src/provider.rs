@@ -118,6 +118,11 @@ impl Provider {
         *slot = Some(url.into());
     }
 
+    /// What notices are signed with from now on, repeated ones too: `whsec_` and base64.
+    pub fn set_secret(&self, secret: &str) -> Result<()> {
+        self.shared.notices.set_secret(secret)
+    }
+
     /// All payments and refunds.
     pub fn ledger(&self) -> ProviderLedger {
         self.shared.book().ledger()

@@ -130,6 +130,13 @@ impl KeySet {
         Ok(Self { keys })
     }
 
+    /// The names of the keys, in order.
+    pub fn ids(&self) -> Vec<String> {
+        let mut ids: Vec<_> = self.keys.keys().cloned().collect();
+        ids.sort_unstable();
+        ids
+    }
+
     /// Number of keys.
     pub fn len(&self) -> usize {
         self.keys.len()

@@ -248,6 +248,10 @@ pub struct LeaseAnswer {
     pub epoch: Epoch,
     /// The sale config's version: when it differs, fetch the document again.
     pub config_version: i64,
+    /// Names of the keys that may have signed an entry, in order: when they differ, fetch the document
+    /// again. Absent from an origin that does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_ids: Option<Vec<String>>,
 }
 
 /// `POST /v1/orders`: pay.

@@ -47,8 +47,13 @@ impl Shop {
             rabbit_url: servers.rabbit().add_vhost(&name).await?,
             postgres_url: servers.postgres().create_database(&name).await?,
         };
-        let mut config =
-            StackConfig { prefix: name.clone(), bin_dir: Some(target_dir()?.join("debug")), ..StackConfig::default() };
+        let mut config = StackConfig {
+            prefix: name.clone(),
+            bin_dir: Some(target_dir()?.join("debug")),
+            // Goes with the servers: a shop for all tests of a process is never dropped.
+            data_dir: Some(servers.dir().join(&name)),
+            ..StackConfig::default()
+        };
         for (key, value) in [("REDIS__POOL_SIZE", "2"), ("POSTGRES__POOL_SETTLE", "3"), ("POSTGRES__POOL_READ", "6")] {
             config.origin_env.push((format!("FLASHGATE_{key}"), value.into()));
         }

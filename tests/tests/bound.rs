@@ -16,7 +16,7 @@ use flashgate_shared::{
     order::OrderStatus,
     wire::{ClaimState, TrafficReport},
 };
-use flashgate_tests::{PATIENCE, Shop, Workerd, WorkerdConfig, faults};
+use flashgate_tests::{PATIENCE, Shop, Workerd, faults};
 
 /// By how much the clock of the second host is ahead, in seconds.
 const CLOCK_OFF_S: i64 = 60;
@@ -36,7 +36,7 @@ impl FourEdges {
             config.edge_env = wrong.into_iter().map(|(name, value)| (1, name, value)).collect();
         })
         .await?;
-        let config = WorkerdConfig::new(shop.stack.origin_url(), shop.stack.edge_key());
+        let config = shop.stack.worker_config();
         let workers = [Workerd::start(&config).await?, Workerd::start(&config).await?];
         Ok(Self { shop, workers })
     }

@@ -131,7 +131,7 @@ async fn the_authority_is_unreachable_while_the_origin_lives() -> Result<()> {
     let proxy = Proxy::before(port).await?;
     let url = proxy.through(&direct, port).context("Redis's address")?;
     let shop = Shop::start(|config| config.origin_env.push(("FLASHGATE_REDIS__URL".into(), url))).await?;
-    let worker = Workerd::start(&WorkerdConfig::new(shop.stack.origin_url(), shop.stack.edge_key())).await?;
+    let worker = Workerd::start(&shop.stack.worker_config()).await?;
     let sale = shop.create(&shop.sale("degraded-authority", 2)).await?;
     let mut buyers = Vec::new();
     for url in [shop.stack.edge_url(0), worker.url()] {
@@ -159,7 +159,7 @@ async fn half_of_the_edges_are_cut_off_and_the_others_sell_it_all() -> Result<()
     let behind = Behind::start().await?;
     let shop = &behind.shop;
     // The other half: a Worker with a way of its own.
-    let other = Workerd::start(&WorkerdConfig::new(shop.stack.origin_url(), shop.stack.edge_key())).await?;
+    let other = Workerd::start(&shop.stack.worker_config()).await?;
     let sale = shop.create(&shop.sale("degraded-half", 6)).await?;
     let mut enter = Vec::new();
     for url in [behind.edges()[0].1, behind.edges()[1].1, other.url()] {

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 
 /// The Worker in front of the shop.
 async fn worker(shop: &Shop, isolates: usize) -> Result<Workerd> {
-    let config = WorkerdConfig::new(shop.stack.origin_url(), shop.stack.edge_key());
+    let config = shop.stack.worker_config();
     Workerd::start(&WorkerdConfig { isolates, ..config }).await
 }
 

@@ -31,7 +31,7 @@ impl DurableObject for LeaseDesk {
 
     async fn fetch(&self, message: Request) -> worker::Result<Response> {
         let bad = || Response::error("not a question for a lease", 400);
-        let Some(request) = translate::request(message.inner()) else {
+        let Some(request) = translate::request(message.inner().to_owned()) else {
             return bad();
         };
         let (parts, body) = request.into_parts();

@@ -12,17 +12,25 @@ mod translate;
 use bytes::Bytes;
 use flashgate_gate::{Body, Draws, Gate, GateConfig, Host, KvError, OriginError, Terms};
 use flashgate_shared::{UnixMs, problem::ProblemKind};
-use futures_util::future::{Either, select};
+use futures_util::{
+    future::{Either, select},
+    task::AtomicWaker,
+};
 use http::HeaderMap;
 use std::{
     cell::OnceCell,
+    future::{Future, poll_fn},
     net::{IpAddr, Ipv4Addr},
     pin::pin,
     rc::Rc,
+    sync::Arc,
+    task::{Context as TaskContext, Poll, Wake, Waker},
     time::Duration,
 };
 use worker::{
-    AbortController, Context, Delay, Env, Fetch, Stub, event, js_sys,
+    AbortController, Delay, Env, Fetch, Stub, js_sys,
+    wasm_bindgen::{self, JsValue, prelude::wasm_bindgen},
+    wasm_bindgen_futures::future_to_promise,
     web_sys::{self, ReadableStream},
 };
 
@@ -166,8 +174,36 @@ fn client_address(headers: &HeaderMap) -> IpAddr {
         .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }
 
-#[event(fetch)]
-async fn fetch(message: web_sys::Request, env: Env, _ctx: Context) -> worker::Result<web_sys::Response> {
+/// Answers a request: at once, or with a promise when it must wait for something.
+///
+/// Nearly everybody is refused from memory, and a promise costs more than such a refusal. The entry's own
+/// function instead of the library's `event`, which always makes one.
+#[wasm_bindgen]
+pub fn fetch(message: web_sys::Request, env: Env) -> Result<JsValue, JsValue> {
+    let mut work = Box::pin(answer(message, env));
+    let later = Arc::new(Later(AtomicWaker::new()));
+    let waker = Waker::from(later.clone());
+    if let Poll::Ready(response) = work.as_mut().poll(&mut TaskContext::from_waker(&waker)) {
+        return Ok(response?.into());
+    }
+    let rest = poll_fn(move |task| {
+        later.0.register(task.waker());
+        work.as_mut().poll(&mut TaskContext::from_waker(&waker))
+    });
+    Ok(future_to_promise(async move { Ok(rest.await?.into()) }).into())
+}
+
+/// Wakes whatever task polls the work by now. Some of the library's futures keep the first waker that they
+/// see, and there is no task yet when the work is polled first.
+struct Later(AtomicWaker);
+
+impl Wake for Later {
+    fn wake(self: Arc<Self>) {
+        self.0.wake();
+    }
+}
+
+async fn answer(message: web_sys::Request, env: Env) -> worker::Result<web_sys::Response> {
     let make = || Instance {
         gate: Gate::new(gate_config(&env)),
         place: Rc::new(Place::new(&env, translate::colo(&message))),
@@ -176,7 +212,7 @@ async fn fetch(message: web_sys::Request, env: Env, _ctx: Context) -> worker::Re
     let instance = INSTANCE.with(|cell| cell.get_or_init(|| Rc::new(make())).clone());
     let gate = &instance.gate;
     let runtime = Runtime { place: instance.place.clone(), env, sub_leases: true };
-    let Some(request) = translate::request(&message) else {
+    let Some(request) = translate::request(message) else {
         return translate::response(gate.refuse(&runtime, &http::Request::new(()), ProblemKind::BadRequest));
     };
     let client = client_address(request.headers());

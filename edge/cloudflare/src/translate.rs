@@ -19,16 +19,19 @@ extern "C" {
     /// Fields as `name LF value LF …`.
     fn flattened(headers: &web_sys::Headers) -> String;
 
+    /// A request's head as `method LF url LF name LF value LF …`.
+    fn described(message: &web_sys::Request) -> String;
+
     /// An answer with such fields. `encoded`: the body is, as its fields say.
     fn responded(status: u16, fields: &str, body: &[u8], encoded: bool) -> web_sys::Response;
 }
 
-/// A body of the client: it stays with the runtime until it is read.
-pub(crate) struct Incoming(Option<ReadableStream>);
+/// The request whose body it is: not even asked for until it is read, because that costs as much as a check.
+pub(crate) struct Incoming(web_sys::Request);
 
 impl RequestBody for Incoming {
     async fn read(self, max_bytes: usize) -> Result<Bytes, BodyError> {
-        collect(self.0, max_bytes).await
+        collect(self.0.body(), max_bytes).await
     }
 }
 
@@ -50,18 +53,20 @@ async fn collect(body: Option<ReadableStream>, max_bytes: usize) -> Result<Bytes
 }
 
 /// A request as the gate reads it; `None` when it is not one of HTTP's.
-pub(crate) fn request(raw: &web_sys::Request) -> Option<http::Request<Incoming>> {
-    let mut request = http::Request::new(Incoming(raw.body()));
-    *request.method_mut() = Method::from_bytes(raw.method().as_bytes()).ok()?;
-    *request.uri_mut() = Uri::from_maybe_shared(Bytes::from(raw.url())).ok()?;
-    *request.headers_mut() = header_map(&raw.headers())?;
+pub(crate) fn request(raw: web_sys::Request) -> Option<http::Request<Incoming>> {
+    let text = described(&raw);
+    let mut parts = text.split('\n');
+    let (method, url) = (parts.next()?, parts.next()?);
+    let mut request = http::Request::new(Incoming(raw));
+    *request.method_mut() = Method::from_bytes(method.as_bytes()).ok()?;
+    *request.uri_mut() = Uri::try_from(url).ok()?;
+    *request.headers_mut() = header_map(parts)?;
     Some(request)
 }
 
-fn header_map(fields: &web_sys::Headers) -> Option<HeaderMap> {
+/// Fields from names and values in turn.
+fn header_map<'t>(mut parts: impl Iterator<Item = &'t str>) -> Option<HeaderMap> {
     let mut headers = HeaderMap::new();
-    let text = flattened(fields);
-    let mut parts = text.split('\n');
     while let (Some(name), Some(value)) = (parts.next(), parts.next()) {
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
         headers.try_append(name, HeaderValue::from_str(value).ok()?).ok()?;
@@ -114,7 +119,7 @@ pub(crate) async fn incoming(
     }
     let mut response = http::Response::new(());
     *response.status_mut() = status;
-    *response.headers_mut() = header_map(&answer.headers().0).ok_or(OriginError::NoAnswer)?;
+    *response.headers_mut() = header_map(flattened(&answer.headers().0).split('\n')).ok_or(OriginError::NoAnswer)?;
     let stream = match answer.body() {
         ResponseBody::Stream(stream) => Some(stream.clone()),
         ResponseBody::Empty | ResponseBody::Body(_) => None,

@@ -183,6 +183,7 @@ mod tests {
             sold_out: false,
             epoch,
             config_version: 1,
+            key_ids: None,
         }
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct Sale {
     pub(crate) doc: EdgeSale,
     /// The keys in them.
     pub(crate) keys: KeySet,
+    /// The newest lease answer named other keys: one came, or one is to be believed no more.
+    keys_differ: bool,
     /// The operator's state, by the newest word of the authority.
     state: SaleState,
     /// Every bucket is known to hold zero.
@@ -47,6 +49,7 @@ impl Sale {
             known_version: doc.sale.version,
             doc,
             keys,
+            keys_differ: false,
             claim: LeaseBook::default(),
             enter: LeaseBook::default(),
             asked_at_ms: now_ms,
@@ -74,6 +77,7 @@ impl Sale {
         self.state = answer.state;
         self.sold_out = answer.sold_out;
         self.known_version = answer.config_version;
+        self.keys_differ = answer.key_ids.as_ref().is_some_and(|ids| *ids != self.keys.ids());
     }
 
     /// The origin answered "sold out" to a claim: holds until the next lease says otherwise.
@@ -81,12 +85,12 @@ impl Sale {
         self.sold_out = true;
     }
 
-    /// Whether the settings are to be fetched again, because a lease answer named another version.
+    /// Whether the settings are to be fetched again, because a lease answer named another version or other keys.
     /// Rarely, and by one request at a time.
     pub(crate) fn is_outdated(&self, now_ms: UnixMs) -> bool {
         let since = self.asked_at_ms;
         let lately = (since..since.saturating_add(SALE_REFETCH_MS)).contains(&now_ms);
-        !lately && !self.is_under_way(now_ms) && self.known_version != self.doc.sale.version
+        !lately && !self.is_under_way(now_ms) && (self.known_version != self.doc.sale.version || self.keys_differ)
     }
 
     /// Whether the settings may be fetched because a token names a key that is not in them: however young
@@ -128,6 +132,7 @@ impl Sale {
                 self.known_version = doc.sale.version;
             }
             self.keys = keys;
+            self.keys_differ = false;
             self.doc = doc;
         }
     }

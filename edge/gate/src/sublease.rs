@@ -302,6 +302,7 @@ mod tests {
             sold_out: false,
             epoch: 1,
             config_version: 1,
+            key_ids: None,
         }
     }
 

@@ -291,6 +291,24 @@ async fn settings_follow_the_version_in_the_lease() {
 }
 
 #[tokio::test]
+async fn a_key_that_the_lease_names_no_more_is_believed_no_more() {
+    let w = world();
+    w.host.lease.borrow_mut().key_ids = Some(vec!["k1".to_owned()]);
+    assert_eq!(w.claim("a").await.status, 202);
+    let new = aws_lc_rs::signature::Ed25519KeyPair::generate().unwrap();
+    let sets = [json!({"keys": [jwk("k1", &w.pair), jwk("k2", &new)]}), json!({"keys": [jwk("k2", &new)]})];
+    for (keys, status) in sets.into_iter().zip([202, 401]) {
+        let names = keys["keys"].as_array().unwrap().iter().map(|key| key["kid"].as_str().unwrap().to_owned());
+        w.host.lease.borrow_mut().key_ids = Some(names.collect());
+        w.host.doc.borrow_mut().as_mut().unwrap()["jwks"] = keys.clone();
+        w.host.advance(2_000);
+        let got = w.claim("b").await;
+        assert_eq!(got.status, status, "an old token, {keys}");
+    }
+    assert_eq!(w.host.seen_at("/v1/edge/sales/phones").len(), 3, "fetched once for each set, and not for every lease");
+}
+
+#[tokio::test]
 async fn an_unknown_key_is_looked_up_once_and_rarely() {
     let mut w = world();
     assert_eq!(w.claim("a").await.status, 202);

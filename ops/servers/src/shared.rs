@@ -2,7 +2,10 @@
 
 use crate::{Postgres, Rabbit, Redis, Servers, Watchdog};
 use anyhow::{Context, Result};
-use std::thread;
+use std::{
+    path::{Path, PathBuf},
+    thread,
+};
 use tokio::sync::{OnceCell, oneshot};
 
 /// Servers that live as long as the process; each test makes itself a database, a key prefix and a
@@ -10,11 +13,18 @@ use tokio::sync::{OnceCell, oneshot};
 #[derive(Debug)]
 pub struct SharedServers {
     servers: Servers,
+    dir: PathBuf,
     // Nothing is dropped at the end of a process: the directory goes when its servers are gone.
     _remover: Watchdog,
 }
 
 impl SharedServers {
+    /// The directory that they are in. What users of the servers put beneath it goes with them, when this
+    /// process has ended.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Redis.
     pub fn redis(&self) -> &Redis {
         &self.servers.redis
@@ -59,6 +69,7 @@ async fn start() -> Result<SharedServers> {
     let dir = tempfile::Builder::new().prefix("flashgate-test-").tempdir()?;
     let servers = Servers::start(dir.path()).await?;
     let users = [servers.redis.pid(), servers.rabbit.pid(), servers.postgres.process().pid()];
-    let remover = Watchdog::over_directory(&dir.keep(), &users)?;
-    Ok(SharedServers { servers, _remover: remover })
+    let dir = dir.keep();
+    let remover = Watchdog::over_directory(&dir, &users)?;
+    Ok(SharedServers { servers, dir, _remover: remover })
 }

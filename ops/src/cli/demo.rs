@@ -42,7 +42,7 @@ pub(super) struct DemoArgs {
 
 pub(super) async fn run(args: DemoArgs) -> Result<ExitCode> {
     let steps = Steps::new(true);
-    let Some(mut shop) = super::unless_told_to_end(Shop::start(args.shop.config(), steps)).await? else {
+    let Some(mut shop) = super::unless_told_to_end(Shop::start(args.shop.config()?, steps)).await? else {
         return Ok(ExitCode::from(super::ERROR));
     };
     let code = show(&mut shop, &args, steps).await;

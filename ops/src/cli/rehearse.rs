@@ -43,9 +43,9 @@ pub(super) struct RehearseArgs {
     /// Start a shop with this many edges for the rehearsal, even if one runs
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u8).range(1..=64))]
     edges: Option<u8>,
-    /// Cloudflare Workers beside them, in workerd, as `make worker` built them
-    #[arg(long, value_name = "K", default_value_t = 0, requires = "edges", value_parser = clap::value_parser!(u8).range(0..=64))]
-    workers: u8,
+    /// How many of them are Cloudflare Workers in workerd, as `make worker` built them [default: half]
+    #[arg(long, value_name = "K", requires = "edges", value_parser = clap::value_parser!(u8).range(0..=63))]
+    workers: Option<u8>,
     /// Write the report as JSON to this file (- for standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -105,8 +105,9 @@ fn target(args: &RehearseArgs) -> Result<Option<Target>> {
 }
 
 async fn at_own_shop(args: &RehearseArgs, plan: &Plan, steps: Steps) -> Result<Option<Report>> {
-    let shop = ShopArgs::with_edges(args.edges.unwrap_or(1), args.workers);
-    let Some(shop) = super::unless_told_to_end(Shop::start(shop.config(), steps)).await? else {
+    let edges = args.edges.unwrap_or(1);
+    let shop = ShopArgs::with_edges(edges, args.workers.unwrap_or(edges / 2));
+    let Some(shop) = super::unless_told_to_end(Shop::start(shop.config()?, steps)).await? else {
         return Ok(None);
     };
     let report = super::unless_told_to_end(at(&shop, plan, steps)).await;

@@ -6,7 +6,7 @@ use crate::{
     stack::{Stack, StackConfig},
     steps::Steps,
 };
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use std::{path::PathBuf, process::ExitCode};
 
@@ -26,12 +26,12 @@ pub(super) struct UpArgs {
 /// What a private shop is made of.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ShopArgs {
-    /// Edge processes
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
-    pub edges: u8,
-    /// Cloudflare Workers beside them, in workerd, as `make worker` built them
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=64))]
-    pub workers: u8,
+    /// Edges; at least one of them is a host [default: one more than --workers]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=64))]
+    edges: Option<u8>,
+    /// How many of them are Cloudflare Workers in workerd, as `make worker` built them
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=63))]
+    workers: u8,
     /// Port of the first edge [default: a free one]
     #[arg(long)]
     port: Option<u16>,
@@ -46,26 +46,28 @@ pub(super) struct ShopArgs {
 impl ShopArgs {
     /// A shop with so many edges, all else by default.
     pub(super) fn with_edges(edges: u8, workers: u8) -> Self {
-        Self { edges, workers, port: None, data_dir: None, component: None }
+        Self { edges: Some(edges), workers, port: None, data_dir: None, component: None }
     }
 
     /// The stack's configuration.
-    pub(super) fn config(&self) -> StackConfig {
-        StackConfig {
-            edges: usize::from(self.edges),
-            workers: usize::from(self.workers),
+    pub(super) fn config(&self) -> Result<StackConfig> {
+        let (edges, workers) = (self.edges.unwrap_or(self.workers + 1), self.workers);
+        ensure!(workers < edges, "of {edges} edges {workers} cannot be Workers: at least one is a host (--edges)");
+        Ok(StackConfig {
+            edges: usize::from(edges - workers),
+            workers: usize::from(workers),
             edge_port: self.port,
             data_dir: self.data_dir.clone(),
             component: self.component.clone(),
             verbose: true,
             ..StackConfig::default()
-        }
+        })
     }
 }
 
 pub(super) async fn run(args: UpArgs) -> Result<ExitCode> {
     let steps = Steps::new(true);
-    let Some(mut shop) = super::unless_told_to_end(Shop::start(args.shop.config(), steps)).await? else {
+    let Some(mut shop) = super::unless_told_to_end(Shop::start(args.shop.config()?, steps)).await? else {
         return Ok(ExitCode::SUCCESS);
     };
     let ran = stay(&mut shop, &args).await;

@@ -9,7 +9,10 @@ use anyhow::{Context, Result};
 use flashgate_shared::wire::{NoticeKind, PaymentNotice};
 use rand::Rng;
 use standardwebhooks::{HEADER_WEBHOOK_ID, HEADER_WEBHOOK_SIGNATURE, HEADER_WEBHOOK_TIMESTAMP, Webhook};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
@@ -24,7 +27,7 @@ const TRIES_MAX: u32 = 64;
 
 /// What a delivery needs.
 pub(crate) struct Sender {
-    webhook: Webhook,
+    webhook: Mutex<Arc<Webhook>>,
     http: reqwest::Client,
     in_flight: Semaphore,
 }
@@ -37,10 +40,23 @@ impl std::fmt::Debug for Sender {
 
 impl Sender {
     pub(crate) fn new(secret: &str) -> Result<Self> {
-        let webhook = Webhook::new(secret).context("the webhook secret must be whsec_ and base64")?;
+        let webhook = Mutex::new(Arc::new(signer(secret)?));
         let http = reqwest::Client::builder().timeout(Duration::from_secs(ANSWER_TIMEOUT_S)).no_proxy().build()?;
         Ok(Self { webhook, http, in_flight: Semaphore::new(IN_FLIGHT_MAX) })
     }
+
+    pub(crate) fn set_secret(&self, secret: &str) -> Result<()> {
+        *self.webhook.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(signer(secret)?);
+        Ok(())
+    }
+
+    fn webhook(&self) -> Arc<Webhook> {
+        self.webhook.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn signer(secret: &str) -> Result<Webhook> {
+    Webhook::new(secret).context("the webhook secret must be whsec_ and base64")
 }
 
 /// Decides the payment as its behaviour says and tells the shop, in a task of its own.
@@ -107,7 +123,7 @@ async fn attempt_once(shared: &Shared, notice: &PaymentNotice, message_id: &str)
     let sender = &shared.notices;
     let body = serde_json::to_vec(notice)?;
     let timestamp = now_ms() / 1000;
-    let signature = sender.webhook.sign(message_id, timestamp, &body)?;
+    let signature = sender.webhook().sign(message_id, timestamp, &body)?;
     let _permit = sender.in_flight.acquire().await?;
     let answer = sender
         .http

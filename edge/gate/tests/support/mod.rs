@@ -213,6 +213,7 @@ pub fn world() -> World {
             sold_out: false,
             epoch: 3,
             config_version: 1,
+            key_ids: None,
         }),
         permits: Cell::new(u32::MAX / 2),
         down: Cell::new(None),

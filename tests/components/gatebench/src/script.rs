@@ -69,6 +69,7 @@ impl Script {
             sold_out: self.sold_out,
             epoch: 1,
             config_version: 1,
+            key_ids: None,
         })
         .ok()
     }

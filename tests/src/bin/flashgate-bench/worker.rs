@@ -31,23 +31,24 @@ export class LeaseDesk {}
 export default { fetch: () => new Response(null) };
 "#;
 
-/// The least that can give an answer like a refusal: the fields read, five fields and 240 bytes written.
+/// The least that can give an answer like a refusal, in the fastest of the ways that JavaScript has: the fields
+/// read, five fields and 240 bytes written.
 const PLAIN: &str = r#"
 export class LeaseDesk {}
-const FIELDS = [
-  ["content-type", "application/problem+json"],
-  ["cache-control", "no-store"],
-  ["x-content-type-options", "nosniff"],
-  ["flashgate-trace-id", "0123456789abcdef0123456789abcdef"],
-  ["retry-after", "10"],
-];
+const FIELDS = {
+  "content-type": "application/problem+json",
+  "cache-control": "no-store",
+  "x-content-type-options": "nosniff",
+  "flashgate-trace-id": "0123456789abcdef0123456789abcdef",
+  "retry-after": "10",
+};
 const BODY = "x".repeat(240);
 export default {
-  async fetch(request) {
+  fetch(request) {
     let seen = request.method + request.url;
-    for (const [name, value] of request.headers) seen += name + value;
+    request.headers.forEach((value, name) => { seen += name + value; });
     const status = seen.includes("/healthz") ? 200 : 410;
-    return new Response(BODY, { status, headers: FIELDS.map((field) => [...field]) });
+    return new Response(BODY, { status, headers: { ...FIELDS } });
   },
 };
 "#;

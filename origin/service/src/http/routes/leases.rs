@@ -73,10 +73,10 @@ pub async fn handler(
         sale.live.traffic.granted(grant.granted, stock, rate_per_s, app.clock.mono_us());
         metrics::counter!("flashgate_permits_granted_total").increment(u64::from(grant.granted));
     }
-    Ok(Json(answer(&sale, grant, sold_out)))
+    Ok(Json(answer(&sale, grant, sold_out, app.secrets.keys.ids())))
 }
 
-fn answer(sale: &Sale, grant: LeaseGrant, sold_out: bool) -> LeaseAnswer {
+fn answer(sale: &Sale, grant: LeaseGrant, sold_out: bool, key_ids: Vec<String>) -> LeaseAnswer {
     LeaseAnswer {
         granted: grant.granted,
         granted_at_ms: grant.now_ms,
@@ -87,6 +87,7 @@ fn answer(sale: &Sale, grant: LeaseGrant, sold_out: bool) -> LeaseAnswer {
         sold_out,
         epoch: sale.row.epoch,
         config_version: sale.row.config.version,
+        key_ids: Some(key_ids),
     }
 }
 
