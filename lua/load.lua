@@ -4,6 +4,7 @@
 -- is left alone: its entries carry their own epoch and are settled by it.
 --
 -- KEYS[1] stock  KEYS[2] buyers  KEYS[3] epoch  KEYS[4] loading (the epoch being loaded)
+-- KEYS[5] server: which life of which server it is loaded in, see look.lua
 --
 -- ARGV[1] step: begin | receipts | finish  [2] the new epoch
 -- ARGV[3...] receipts: buyer, receipt, buyer, receipt ...; finish: [3] stock [4] number of buyers
@@ -24,7 +25,7 @@ if ARGV[1] == 'begin' then
   if loading > mine then
     return {1, loading}
   end
-  redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])
+  redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[5])
   redis.call('SET', KEYS[4], ARGV[2])
   return {0}
 end
@@ -42,6 +43,8 @@ if buyers ~= tonumber(ARGV[4]) then
   return {2, buyers}
 end
 redis.call('SET', KEYS[1], ARGV[3])
+redis.call('SET', KEYS[5], string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') .. ' '
+  .. string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)'))
 redis.call('DEL', KEYS[4])
 redis.call('SET', KEYS[3], ARGV[2])
 return {0}

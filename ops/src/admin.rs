@@ -4,7 +4,7 @@ use flashgate_shared::{
     SaleId, limits,
     problem::{PROBLEM_JSON, Problem, ProblemKind},
     sale::SaleConfig,
-    wire::{AdminSale, AuditReport, DocumentAnswer, TrafficReport},
+    wire::{AdminSale, AuditReport, DocumentAnswer, Rebuild, TrafficReport},
 };
 use reqwest::{Method, StatusCode, header};
 use serde::de::DeserializeOwned;
@@ -108,6 +108,16 @@ impl AdminClient {
     /// Ends a sale for good.
     pub async fn close(&self, sale: &SaleId) -> Result<AdminSale, AdminError> {
         self.act(sale, "close").await
+    }
+
+    /// Orders the gate to be rebuilt from the ledger.
+    pub async fn rebuild(&self, sale: &SaleId) -> Result<AdminSale, AdminError> {
+        self.act(sale, "rebuild").await
+    }
+
+    /// The sale's rebuilds, the newest first.
+    pub async fn rebuilds(&self, sale: &SaleId) -> Result<Vec<Rebuild>, AdminError> {
+        self.call(Method::GET, &format!("/v1/admin/sales/{sale}/rebuilds"), None).await
     }
 
     /// Gives a sale other settings; the version in them must be the sale's.

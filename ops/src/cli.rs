@@ -5,6 +5,7 @@ mod change;
 mod demo;
 mod page;
 mod publish;
+mod rebuild;
 mod rehearse;
 mod sale;
 mod up;

@@ -22,6 +22,20 @@ words! {
 }
 
 words! {
+    /// Why a sale's gate is rebuilt (design §9).
+    RebuildCause {
+        /// An operator's order.
+        Operator = "operator",
+        /// A bucket has no epoch: Redis lost it.
+        NotLoaded = "not_loaded",
+        /// A bucket's epoch is not the ledger's: Redis is another one, or one of the past.
+        OtherEpoch = "other_epoch",
+        /// A bucket's server was restarted or replaced since: it may have forgotten the newest writes.
+        ServerChanged = "server_changed",
+    }
+}
+
+words! {
     /// What a buyer would meet right now: state, window and stock taken together.
     SalePhase {
         /// Before the opening.

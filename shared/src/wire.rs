@@ -5,7 +5,7 @@ use crate::{
     ids::{ClaimId, Epoch, SaleId},
     money::Money,
     order::{LostReason, OrderStatus},
-    sale::{SaleConfig, SalePhase, SaleState},
+    sale::{RebuildCause, SaleConfig, SalePhase, SaleState},
 };
 use serde::{Deserialize, Serialize};
 
@@ -351,6 +351,9 @@ pub struct AdminSale {
     pub sale: SaleConfig,
     /// The operator's state.
     pub state: SaleState,
+    /// While the gate is rebuilt: the state afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_after: Option<SaleState>,
     /// What a buyer meets now.
     pub phase: SalePhase,
     /// The gate's epoch in the ledger.
@@ -361,6 +364,23 @@ pub struct AdminSale {
     pub on_offer: Option<u32>,
     /// Server time.
     pub now_ms: UnixMs,
+}
+
+/// One of `GET /v1/admin/sales/{sale}/rebuilds`: a rebuild of the gate from the ledger (design §9).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rebuild {
+    /// Counts over all sales.
+    pub id: i64,
+    /// Why.
+    pub cause: RebuildCause,
+    /// The gate's epoch afterwards; absent before the cut.
+    pub epoch: Option<Epoch>,
+    /// Units that were free at the cut.
+    pub on_offer: Option<i64>,
+    /// When it was ordered.
+    pub began_at_ms: UnixMs,
+    /// When the sale had its state again; absent while it goes on.
+    pub ended_at_ms: Option<UnixMs>,
 }
 
 /// `GET /v1/admin/sales/{sale}/audit`: design I1–I4 as the origin finds them at one moment.

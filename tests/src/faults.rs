@@ -25,7 +25,7 @@ pub async fn claim_and_die(
     let attempt = ClaimAttempt {
         claim_id: ClaimId::derive(sale, &buyer, &key.parse()?),
         sale: sale.clone(),
-        epoch: 1,
+        epoch: shop.epoch(sale).await?,
         buyer,
         quantity: 1,
         per_buyer_limit: 1,

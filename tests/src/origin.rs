@@ -37,7 +37,8 @@ impl<'s> Direct<'s> {
         headers: &[(&str, &str)],
         body: Option<Vec<u8>>,
     ) -> Result<Answer> {
-        let permit = Permit { granted_at_ms: self.shop.stock.now_ms().await?, epoch: 1 };
+        let permit =
+            Permit { granted_at_ms: self.shop.stock.now_ms().await?, epoch: self.shop.epoch(&self.sale).await? };
         let mut request = self
             .shop
             .http

@@ -6,13 +6,17 @@ use flashgate_ops::stack::{Backends, Stack, StackConfig};
 use flashgate_queue::{Queue, QueueConfig};
 use flashgate_servers::{shared, until};
 use flashgate_shared::{
-    Money, SaleId,
+    Epoch, Money, SaleId,
     sale::{AddressLimits, BucketLimit, SaleConfig},
+    wire::Rebuild,
 };
 use flashgate_stock::{Stock, StockConfig};
 use std::{
     path::PathBuf,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     thread,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -40,10 +44,15 @@ pub struct Shop {
 impl Shop {
     /// Starts one on the shared servers, with a database, vhost and prefix of its own.
     pub async fn start(change: impl FnOnce(&mut StackConfig)) -> Result<Self> {
+        Self::start_on(None, change).await
+    }
+
+    /// The same, with a Redis of its own at this address.
+    pub async fn start_on(redis_url: Option<String>, change: impl FnOnce(&mut StackConfig)) -> Result<Self> {
         let servers = shared().await?;
         let name = format!("t{}x{}", std::process::id(), NEXT_SHOP.fetch_add(1, Ordering::Relaxed));
         let backends = Backends {
-            redis_url: servers.redis().url(),
+            redis_url: redis_url.unwrap_or_else(|| servers.redis().url()),
             rabbit_url: servers.rabbit().add_vhost(&name).await?,
             postgres_url: servers.postgres().create_database(&name).await?,
         };
@@ -115,6 +124,25 @@ impl Shop {
     /// First part of its Redis keys and queue names.
     pub fn prefix(&self) -> &str {
         &self.prefix
+    }
+
+    /// The gate's epoch.
+    pub async fn epoch(&self, sale: &SaleId) -> Result<Epoch> {
+        Ok(self.stack.admin().show(sale).await?.epoch)
+    }
+
+    /// Waits until the gate was rebuilt, and the sale has its state again: the newest rebuild.
+    pub async fn rebuilt(&self, sale: &SaleId, after: Epoch) -> Result<Rebuild> {
+        let newest = Mutex::new(None);
+        until(&format!("the gate of {sale} is rebuilt"), PATIENCE, || async {
+            let rebuilds = self.stack.admin().rebuilds(sale).await?;
+            let done = rebuilds.into_iter().next().filter(|r| r.ended_at_ms.is_some() && r.epoch > Some(after));
+            let found = done.is_some();
+            *newest.lock().expect("nobody panicked") = done;
+            Ok(found)
+        })
+        .await?;
+        newest.into_inner().expect("nobody panicked").context("no rebuild")
     }
 
     /// Creates a sale.

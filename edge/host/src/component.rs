@@ -25,10 +25,20 @@ impl Compiled {
     /// # Errors
     /// There is no such file, it is no component, or it needs what this host does not provide.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
+        Self::compile(path, true)
+    }
+
+    /// The same on one core, while the others serve: for a reload.
+    pub(crate) fn load_aside(path: &Path) -> anyhow::Result<Self> {
+        Self::compile(path, false)
+    }
+
+    fn compile(path: &Path, all_cores: bool) -> anyhow::Result<Self> {
         let failed = |what: &'static str| move |e: wasmtime::Error| anyhow!("{what} {}: {e:#}", path.display());
         let mut config = Config::new();
         config.wasm_component_model_async(true);
         config.epoch_interruption(true);
+        config.parallel_compilation(all_cores);
         let engine = Engine::new(&config).map_err(failed("engine for"))?;
         let component = Component::from_file(&engine, path).map_err(failed("component"))?;
         let service = link(&engine, &component).map_err(failed("linking"))?;

@@ -165,7 +165,7 @@ impl Server {
         let certificates = self.tls.as_ref().map(|tls| tls.read_again()).transpose()?;
         let path = self.component_path.clone();
         // Compiling takes its time, on another thread.
-        let compiled = tokio::task::spawn_blocking(move || Compiled::load(&path)).await??;
+        let compiled = tokio::task::spawn_blocking(move || Compiled::load_aside(&path)).await??;
         let tried = self.trial.instantiate(&compiled, &Arc::default()).await;
         tried.map_err(|e| anyhow::anyhow!("no instance of {}: {e:#}", self.component_path.display()))?;
         if let Some((tls, certificates)) = self.tls.as_ref().zip(certificates) {

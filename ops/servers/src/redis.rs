@@ -8,10 +8,14 @@ use std::{
     process::Command,
     time::Duration,
 };
+use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
+
+/// Where Redis 7 keeps the parts of its append-only file.
+const AOF_DIR: &str = "appendonlydir";
 
 /// When the append-only file reaches the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,10 +96,47 @@ impl Redis {
         Self::launch(dir, port, fsync).await
     }
 
+    /// Stops it and starts it again on the same port, with nothing.
+    pub async fn restart_empty(self) -> Result<Self> {
+        self.restart_with(|dir| Ok(fs::remove_dir_all(dir.join(AOF_DIR))?)).await
+    }
+
+    /// Copies its append-only file as it is now, for [`Redis::restart_from`].
+    pub fn copy_data(&self) -> Result<TempDir> {
+        let copy = tempfile::tempdir()?;
+        copy_files(&self.dir.join(AOF_DIR), copy.path())?;
+        Ok(copy)
+    }
+
+    /// Stops it and starts it again on the same port, with data of the past.
+    pub async fn restart_from(self, copy: &TempDir) -> Result<Self> {
+        self.restart_with(|dir| {
+            fs::remove_dir_all(dir.join(AOF_DIR))?;
+            fs::create_dir(dir.join(AOF_DIR))?;
+            copy_files(copy.path(), &dir.join(AOF_DIR))
+        })
+        .await
+    }
+
+    async fn restart_with(self, change: impl FnOnce(&Path) -> Result<()>) -> Result<Self> {
+        let (dir, port, fsync) = (self.dir.clone(), self.port, self.fsync);
+        self.process.kill().await?;
+        change(&dir)?;
+        Self::launch(dir, port, fsync).await
+    }
+
     /// Stops it.
     pub async fn stop(self) -> Result<()> {
         self.process.stop().await
     }
+}
+
+fn copy_files(from: &Path, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        fs::copy(entry.path(), to.join(entry.file_name()))?;
+    }
+    Ok(())
 }
 
 /// Sends one inline command and reads one short answer.

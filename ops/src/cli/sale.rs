@@ -4,7 +4,7 @@ use super::{
     Where,
     change::{RollbackArgs, SetArgs},
     publish::{self, AtEdges},
-    say, stdout_colour, takes_stdout, write_json,
+    rebuild, say, stdout_colour, takes_stdout, write_json,
 };
 use crate::{
     admin::AdminError,
@@ -54,6 +54,8 @@ enum SaleCommand {
     Resume(One),
     /// End a sale for good
     Close(One),
+    /// Rebuild the gate from the ledger; buyers are asked to wait meanwhile
+    Rebuild(One),
     /// Change settings; edges follow within a second, or ahead of time by `publish`
     Set(Box<SetArgs>),
     /// Go back to the settings of an older version, as a new one
@@ -186,6 +188,7 @@ pub(super) async fn run(args: SaleArgs) -> Result<ExitCode> {
     match &args.command {
         SaleCommand::Publish(at) => return publish::publish(at, &args.place, args.json.as_ref()).await,
         SaleCommand::Diff(at) => return publish::diff(at, &args.place, args.json.as_ref()).await,
+        SaleCommand::Rebuild(one) => return rebuild::run(&one.id, &args.place, args.json.as_ref()).await,
         _ => {}
     }
     let admin = args.place.admin()?;
@@ -201,9 +204,14 @@ pub(super) async fn run(args: SaleArgs) -> Result<ExitCode> {
         (SaleCommand::Close(one), _) => admin.close(&one.id).await.map_err(named(&one.id))?,
         (SaleCommand::Set(set), _) => set.run(&admin).await?,
         (SaleCommand::Rollback(back), _) => back.run(&admin).await?,
-        (SaleCommand::List | SaleCommand::Create(_) | SaleCommand::Publish(_) | SaleCommand::Diff(_), _) => {
-            return list(&args, &admin.list().await?);
-        }
+        (
+            SaleCommand::List
+            | SaleCommand::Create(_)
+            | SaleCommand::Publish(_)
+            | SaleCommand::Diff(_)
+            | SaleCommand::Rebuild(_),
+            _,
+        ) => return list(&args, &admin.list().await?),
     };
     if let Some(path) = &args.json {
         write_json(path, &sale)?;
@@ -219,7 +227,7 @@ pub(super) async fn run(args: SaleArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn unknown_sale(error: AdminError, id: &SaleId) -> anyhow::Error {
+pub(super) fn unknown_sale(error: AdminError, id: &SaleId) -> anyhow::Error {
     match error.kind() {
         Some(ProblemKind::NotFound) => {
             anyhow::anyhow!("there is no sale {id}; `flashgate sale list` shows those there are")
@@ -244,7 +252,7 @@ fn card(sale: &AdminSale) -> String {
     let paint = |text: &str| paint(stdout_colour(), "1", text);
     let mut text = format!("{}  {}\n", paint(s.id.as_str()), s.title);
     for (name, value) in [
-        ("phase", format!("{} (state {})", sale.phase, sale.state)),
+        ("phase", format!("{} (state {})", sale.phase, state(sale))),
         ("opens", both(s.opens_at_ms)),
         ("closes", both(s.closes_at_ms)),
         ("price", show_price(&s.price)),
@@ -257,6 +265,13 @@ fn card(sale: &AdminSale) -> String {
         text += &format!("  {name:<9} {value}\n");
     }
     text.trim_end().to_owned()
+}
+
+fn state(sale: &AdminSale) -> String {
+    match sale.state_after {
+        Some(after) => format!("{}, then {after}", sale.state),
+        None => sale.state.to_string(),
+    }
 }
 
 fn both(ms: i64) -> String {

@@ -15,6 +15,7 @@ mod error;
 mod model;
 mod orders;
 mod pay;
+mod rebuild;
 mod refunds;
 mod release;
 mod rows;

@@ -3,7 +3,7 @@
 use flashgate_shared::{
     BuyerId, ClaimId, Epoch, HoldId, Money, SaleId, UnixMs,
     order::{LostReason, OrderStatus, Release},
-    sale::{SaleConfig, SaleState},
+    sale::{RebuildCause, SaleConfig, SaleState},
     trace::TraceId,
 };
 use uuid::Uuid;
@@ -15,6 +15,8 @@ pub struct SaleRow {
     pub config: SaleConfig,
     /// The operator's state.
     pub state: SaleState,
+    /// While the gate is rebuilt: the state afterwards.
+    pub state_after: Option<SaleState>,
     /// The gate's epoch.
     pub epoch: Epoch,
     /// Units of live orders.
@@ -186,6 +188,54 @@ impl ReleaseOutcome {
             Self::Superseded => "superseded",
         }
     }
+}
+
+/// The moment of a rebuild at which the ledger's numbers are what the gate is to hold (design §9).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cut {
+    /// The gate's new epoch.
+    pub epoch: Epoch,
+    /// Free units.
+    pub on_offer: u32,
+    /// The last word about each buyer that the ledger knows: a live order, else the newest that expired,
+    /// else the newest that was refused.
+    pub standings: Vec<Standing>,
+    /// Releases whose units are counted in `on_offer`.
+    pub superseded: u64,
+}
+
+/// What the ledger says of a buyer at a cut.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// Who.
+    pub buyer: BuyerId,
+    /// His claim.
+    pub claim_id: ClaimId,
+    /// What became of it.
+    pub status: OrderStatus,
+    /// Its hold; none when it was declared lost without its message.
+    pub hold: Option<HoldId>,
+    /// Units.
+    pub quantity: u32,
+    /// When the row was written.
+    pub created_at_ms: UnixMs,
+}
+
+/// A rebuild of a sale's gate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RebuildRow {
+    /// The row.
+    pub id: i64,
+    /// Why.
+    pub cause: RebuildCause,
+    /// The epoch of its last cut, if it came to one.
+    pub epoch: Option<Epoch>,
+    /// Units that were free then.
+    pub on_offer: Option<i64>,
+    /// When it was ordered.
+    pub began_at_ms: UnixMs,
+    /// When the sale had its state again; none while it goes on.
+    pub ended_at_ms: Option<UnixMs>,
 }
 
 /// What one sweep did.

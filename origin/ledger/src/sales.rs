@@ -17,6 +17,7 @@ const FIRST_SHARD: i16 = 0;
 struct Row {
     version: i64,
     state: String,
+    state_after: Option<String>,
     config: Json<SaleConfig>,
     epoch: i64,
     sold: i64,
@@ -27,7 +28,8 @@ impl TryFrom<Row> for SaleRow {
     fn try_from(row: Row) -> Result<Self> {
         let mut config = row.config.0;
         config.version = row.version;
-        Ok(Self { config, state: word("state", &row.state)?, epoch: row.epoch, sold: row.sold })
+        let state_after = row.state_after.map(|state| word("state_after", &state)).transpose()?;
+        Ok(Self { config, state: word("state", &row.state)?, state_after, epoch: row.epoch, sold: row.sold })
     }
 }
 
@@ -51,7 +53,7 @@ impl Ledger {
     async fn sales_where(&self, only: Option<&SaleId>) -> Result<Vec<SaleRow>> {
         let rows = sqlx::query_as!(
             Row,
-            r#"SELECT s.version, s.state, s.config AS "config: Json<SaleConfig>",
+            r#"SELECT s.version, s.state, s.state_after, s.config AS "config: Json<SaleConfig>",
                       max(t.epoch) AS "epoch!", sum(t.sold)::bigint AS "sold!"
                FROM sales s JOIN stock t ON t.sale = s.id
                WHERE $1::text IS NULL OR s.id = $1
@@ -103,12 +105,14 @@ impl Ledger {
     }
 
     /// Changes the operator's state; the state before must be one of `from`, else `Conflict`. Raises the
-    /// version.
+    /// version. While the gate is rebuilt it is the state afterwards that changes.
     pub async fn set_state(&self, sale: &SaleId, from: &[SaleState], to: SaleState) -> Result<SaleRow> {
         let from: Vec<String> = from.iter().map(|s| s.to_string()).collect();
         let rows = sqlx::query!(
-            "UPDATE sales SET state = $3, version = version + 1, updated_at_ms = unix_now_ms(), updated_by = 'set_state'
-             WHERE id = $1 AND state = ANY($2)",
+            "UPDATE sales SET state = CASE state WHEN 'rebuilding' THEN state ELSE $3 END,
+                 state_after = CASE state WHEN 'rebuilding' THEN $3 END,
+                 version = version + 1, updated_at_ms = unix_now_ms(), updated_by = 'set_state'
+             WHERE id = $1 AND COALESCE(state_after, state) = ANY($2)",
             sale.as_str(),
             &from,
             to.as_str()
@@ -122,7 +126,7 @@ impl Ledger {
             Ok(row)
         } else {
             let wanted = from.join(" or ");
-            Err(LedgerError::Conflict(format!("the sale is {}, not {wanted}", row.state)))
+            Err(LedgerError::Conflict(format!("the sale is {}, not {wanted}", row.state_after.unwrap_or(row.state))))
         }
     }
 }
@@ -153,7 +157,7 @@ async fn create(tx: &mut PgConnection, name: &'static str, sale: &SaleConfig) ->
     )
     .execute(&mut *tx)
     .await?;
-    Ok(SaleRow { config, state: SaleState::Loading, epoch: 1, sold: 0 })
+    Ok(SaleRow { config, state: SaleState::Loading, state_after: None, epoch: 1, sold: 0 })
 }
 
 /// The settings and the state, inside a transaction.

@@ -45,6 +45,8 @@ pub struct App {
     pub releases: Notify,
     /// Wakes the worker that gives money back.
     pub refunds: Notify,
+    /// Wakes the worker that rebuilds gates.
+    pub rebuilds: Notify,
     /// Wakes the settlers' supervisor.
     pub settlers: Notify,
     /// Cancelled when the process is to end.
@@ -80,6 +82,7 @@ impl App {
             in_flight: Semaphore::new(config.server.max_in_flight),
             releases: Notify::new(),
             refunds: Notify::new(),
+            rebuilds: Notify::new(),
             settlers: Notify::new(),
             shutdown: CancellationToken::new(),
             metrics,

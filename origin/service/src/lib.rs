@@ -1,7 +1,7 @@
 //! The origin: the one service behind the edges, and its workers, as roles of one binary.
 //!
 //! `serve` answers HTTP, `work` settles, `relay` publishes again what the queue never confirmed and
-//! gives units and money back, `sweep` ends unpaid reservations. Every role may run any number of
+//! gives units and money back, and rebuilds a gate that Redis has lost, `sweep` ends unpaid reservations. Every role may run any number of
 //! times at once and may die at any moment: what was begun is a record in Redis or Postgres, and
 //! whoever comes next finishes it. Nothing here holds a truth in memory.
 //!
@@ -13,6 +13,7 @@ pub mod app;
 pub mod claims;
 pub mod clock;
 pub mod config;
+pub mod gate;
 pub mod http;
 pub mod notices;
 pub mod provider;

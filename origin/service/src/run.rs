@@ -14,7 +14,7 @@ pub enum Role {
     Serve,
     /// Settles.
     Work,
-    /// Publishes again; gives units and money back.
+    /// Publishes again; gives units and money back; rebuilds gates.
     Relay,
     /// Ends unpaid reservations.
     Sweep,
@@ -117,6 +117,7 @@ fn start_background(app: &Arc<App>, roles: &BTreeSet<Role>, tasks: &mut JoinSet<
     if roles.contains(&Role::Relay) {
         start!("relay", |app| roles::outbox::run(&app));
         start!("releases", |app| roles::releases::run(&app));
+        start!("rebuild", |app| roles::rebuild::run(&app));
         start!("refunds", |app| roles::refunds::run(&app));
     }
     if roles.contains(&Role::Sweep) {

@@ -10,6 +10,7 @@ pub(crate) struct BucketKeys {
     pub claims: String,
     pub epoch: String,
     pub loading: String,
+    pub server: String,
 }
 
 impl BucketKeys {
@@ -21,6 +22,7 @@ impl BucketKeys {
             claims: key("claims"),
             epoch: key("epoch"),
             loading: key("loading"),
+            server: key("server"),
         }
     }
 }

@@ -13,6 +13,7 @@
 //! | `{p:s:b}:claims` | stream | the outbox: claims that the queue has not confirmed; bounded by the stock |
 //! | `{p:s:b}:epoch` | integer | the generation of this gate; absent until it is loaded |
 //! | `{p:s:b}:loading` | integer | the epoch that is being loaded, while it is |
+//! | `{p:s:b}:server` | text | run id and replication id of the server that it was loaded in |
 //! | `{p:s}:lease:claim`, `{p:s}:lease:enter` | number | the admission authority's bucket, see `lua/lease.lua` |
 //!
 //! A command is sent once. A time-out or a lost connection leaves its outcome *unknown*; the claim
@@ -26,6 +27,7 @@ mod error;
 mod keys;
 mod lease;
 mod load;
+mod look;
 mod map;
 mod outbox;
 mod receipt;
@@ -38,6 +40,7 @@ pub use config::StockConfig;
 pub use error::StockError;
 pub use lease::{LeaseAsk, LeaseGrant};
 pub use load::{BucketLoad, LoadReply};
+pub use look::Generation;
 pub use map::{BucketStock, StockMap};
 pub use receipt::{BucketReceipt, HeldReceipt, Receipt};
 pub use release::ReleaseReply;

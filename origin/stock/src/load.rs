@@ -50,7 +50,7 @@ impl Stock {
 
     async fn load_bucket(&self, sale: &SaleId, epoch: Epoch, load: &BucketLoad) -> Result<Option<Epoch>, StockError> {
         let keys = self.keys(sale, load.bucket);
-        let keys = vec![keys.stock, keys.buyers, keys.epoch, keys.loading];
+        let keys = vec![keys.stock, keys.buyers, keys.epoch, keys.loading, keys.server];
         let step = async |name: &'static str, more: Vec<Value>| {
             let mut arguments: Vec<Value> = vec![name.into(), epoch.to_string().into()];
             arguments.extend(more);

@@ -14,6 +14,7 @@ pub(crate) struct Scripts {
     pub claim: Script,
     pub release: Script,
     pub load: Script,
+    pub look: Script,
     pub lease: Script,
 }
 
@@ -24,6 +25,7 @@ impl Scripts {
             claim: script(include_str!("../../../lua/claim.lua")),
             release: script(include_str!("../../../lua/release.lua")),
             load: script(include_str!("../../../lua/load.lua")),
+            look: script(include_str!("../../../lua/look.lua")),
             lease: script(include_str!("../../../lua/lease.lua")),
         }
     }

@@ -3,6 +3,7 @@
 mod bench;
 mod model;
 mod pay;
+mod rebuild;
 mod releases;
 mod sales;
 mod settle_batches;

@@ -45,10 +45,10 @@ async fn nothing_is_declared_lost_during_a_rebuild_or_over_an_order() {
         async move { ledger.declare_lost(&m.sale, &m.claim_id, &m.buyer, m.quantity, trace).await }
     };
     assert_eq!(declare(&known).await.unwrap(), order);
-    bench.run("UPDATE sales SET state = 'rebuilding', version = version + 1").await;
+    bench.run("UPDATE sales SET state = 'rebuilding', state_after = 'open', version = version + 1").await;
     let unknown = message("bob", "k", 1, 2);
     assert!(matches!(declare(&unknown).await, Err(LedgerError::Conflict(_))));
-    bench.run("UPDATE sales SET state = 'open', version = version + 1").await;
+    bench.run("UPDATE sales SET state = 'open', state_after = NULL, version = version + 1").await;
     assert_eq!(declare(&unknown).await.unwrap().reason, Some(LostReason::GateLost));
     bench.sound().await;
 }

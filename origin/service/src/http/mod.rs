@@ -36,6 +36,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/admin/sales/{sale}/pause", post(admin_state::pause))
         .route("/v1/admin/sales/{sale}/resume", post(admin_state::resume))
         .route("/v1/admin/sales/{sale}/close", post(admin_state::close))
+        .route("/v1/admin/sales/{sale}/rebuild", post(admin_rebuild::order))
+        .route("/v1/admin/sales/{sale}/rebuilds", get(admin_rebuild::list))
         .route("/v1/admin/sales/{sale}/document", get(admin_document::handler))
         .route("/v1/admin/sales/{sale}/audit", get(audit::handler))
         .route("/v1/admin/sales/{sale}/traffic", get(traffic::handler))

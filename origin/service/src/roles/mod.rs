@@ -2,6 +2,7 @@
 
 pub mod confirmed;
 pub mod outbox;
+pub mod rebuild;
 pub mod refunds;
 pub mod releases;
 pub mod settle;

@@ -44,17 +44,17 @@ async fn relay(app: &App, sale: &Arc<Sale>) -> Result<(), StockError> {
     metrics::gauge!("flashgate_on_offer_units", "sale" => sale.id().to_string()).set(map.on_offer() as f64);
     for (bucket, state) in (0..).zip(&map.buckets) {
         if state.outbox > 0 {
-            relay_bucket(app, sale, bucket).await?;
+            relay_bucket(app, sale, bucket, limits::RELAY_AFTER_MS).await?;
         }
     }
     Ok(())
 }
 
-/// One bucket, page by page, until a page is not wholly confirmed.
-async fn relay_bucket(app: &App, sale: &Sale, bucket: BucketIndex) -> Result<(), StockError> {
+/// What has waited so long in one bucket, page by page, until a page is not wholly confirmed.
+pub async fn relay_bucket(app: &App, sale: &Sale, bucket: BucketIndex, older_than_ms: i64) -> Result<(), StockError> {
     let page_max = app.config.relay.batch_entries;
     while !app.shutdown.is_cancelled() {
-        let page = app.stock.outbox(sale.id(), bucket, limits::RELAY_AFTER_MS, page_max).await?;
+        let page = app.stock.outbox(sale.id(), bucket, older_than_ms, page_max).await?;
         let read = page.len();
         let publishing = page.into_iter().map(async |envelope| match app.queue.publish(&envelope).await {
             Published::Confirmed => Some(envelope.hold),

@@ -2,7 +2,7 @@
 //! be repeated: after a crash the same request again finishes it.
 
 use crate::{
-    App,
+    App, gate,
     http::{
         extract::{self, Operator},
         problem::Refusal,
@@ -18,7 +18,7 @@ use flashgate_shared::{
     sale::{SaleConfig, SaleConfigError, SaleState},
     wire::AdminSale,
 };
-use flashgate_stock::{BucketLoad, LoadReply, StockError};
+use flashgate_stock::{LoadReply, StockError};
 use http::{HeaderMap, StatusCode};
 use std::sync::Arc;
 
@@ -95,7 +95,7 @@ async fn set_up(app: &App, config: &SaleConfig) -> Result<SaleRow, CreateError> 
     }
     let cap = u64::from(config.total) * 2 + QUEUE_MARGIN_MESSAGES;
     app.queue.declare(&config.id, cap).await.map_err(CreateError::Queue)?;
-    for load in spread(config.total, config.buckets) {
+    for load in gate::spread(config.total, config.buckets) {
         let bucket = std::slice::from_ref(&load);
         match app.stock.load(&config.id, row.epoch, bucket).await.map_err(CreateError::Stock)? {
             LoadReply::Loaded => {}
@@ -118,27 +118,9 @@ fn same(known: &SaleConfig, asked: &SaleConfig) -> bool {
     SaleConfig { version: known.version, ..asked.clone() } == *known
 }
 
-/// The total over the buckets, as evenly as can be.
-fn spread(total: u32, buckets: u16) -> Vec<BucketLoad> {
-    let count = u32::from(buckets.max(1));
-    let (each, more) = (total / count, total % count);
-    (0..buckets.max(1))
-        .map(|bucket| BucketLoad { bucket, stock: each + u32::from(u32::from(bucket) < more), receipts: Vec::new() })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_total_is_spread_evenly_and_completely() {
-        let stocks: Vec<u32> = spread(10, 4).iter().map(|b| b.stock).collect();
-        assert_eq!(stocks, [3, 3, 2, 2]);
-        let sum: u32 = spread(340, 7).iter().map(|b| b.stock).sum();
-        assert_eq!(sum, 340);
-        assert_eq!(spread(1, 3).iter().filter(|b| b.stock == 1).count(), 1);
-    }
 
     #[test]
     fn refusals_have_their_status() {

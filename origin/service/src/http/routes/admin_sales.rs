@@ -50,6 +50,7 @@ pub async fn view(app: &App, row: &SaleRow) -> AdminSale {
     AdminSale {
         sale: config.clone(),
         state: row.state,
+        state_after: row.state_after,
         phase: config.phase(row.state, now_ms, sold_out),
         epoch: row.epoch,
         sold: u32::try_from(row.sold).unwrap_or(u32::MAX),

@@ -50,7 +50,7 @@ async fn change(app: &App, id: &str, from: &[SaleState], to: SaleState) -> Resul
         Ok(after) => after,
         Err(LedgerError::Conflict(why)) => {
             let now = row(app, id).await?;
-            if now.state != to {
+            if now.state_after.unwrap_or(now.state) != to {
                 return Err(AdminError::Ledger(LedgerError::Conflict(why)).into());
             }
             now

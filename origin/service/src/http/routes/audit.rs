@@ -14,7 +14,7 @@ use axum::{
 };
 use flashgate_ledger::{LedgerAudit, LedgerError, LiveOrder, SaleRow};
 use flashgate_queue::{Depth, QueueError};
-use flashgate_shared::{SaleId, problem::ProblemKind, wire::AuditReport};
+use flashgate_shared::{SaleId, problem::ProblemKind, sale::SaleState, wire::AuditReport};
 use flashgate_stock::{HeldReceipt, StockError, StockMap};
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -58,6 +58,8 @@ struct Findings {
     map: StockMap,
     held: Vec<HeldReceipt>,
     depth: Depth,
+    /// The gate is being loaded.
+    loading: bool,
 }
 
 /// Reads ledger, gate and queue, and judges.
@@ -88,11 +90,16 @@ async fn find(app: &App, row: &SaleRow) -> Result<Findings, AuditError> {
         // Last: what moved on meanwhile is found where it arrived, not missed where it left.
         live: app.ledger.live_orders(sale).await?,
         ledger: app.ledger.audit(sale).await?,
+        loading: app
+            .ledger
+            .sale(sale)
+            .await?
+            .is_none_or(|now| matches!(now.state, SaleState::Rebuilding | SaleState::Loading)),
     })
 }
 
 fn judge(sale: SaleId, found: &Findings) -> AuditReport {
-    let Findings { ledger, live, map, held, depth } = found;
+    let Findings { ledger, live, map, held, depth, loading } = found;
     let known: HashSet<_> = live.iter().map(|(_, claim_id, hold, _)| (*claim_id, hold.as_ref())).collect();
     let held_without_order: i64 = held
         .iter()
@@ -104,7 +111,7 @@ fn judge(sale: SaleId, found: &Findings) -> AuditReport {
     let on_offer: i64 = map.buckets.iter().filter(|b| b.epoch == Some(ledger.epoch)).map(|b| b.stock).sum();
     let outbox = as_i64(map.outbox());
     let (queued, dead_letters) = (as_i64(depth.ready), as_i64(depth.dead));
-    let quiet = outbox == 0 && queued == 0 && dead_letters == 0 && ledger.releases_pending == 0;
+    let quiet = !loading && outbox == 0 && queued == 0 && dead_letters == 0 && ledger.releases_pending == 0;
     // At rest nothing will ever bring a held unit without an order back: then it is stranded.
     let in_flight = if quiet { 0 } else { held_without_order };
     let drift = ledger.total - on_offer - ledger.live_units - in_flight;
@@ -185,6 +192,7 @@ mod tests {
             map: StockMap { buckets: vec![BucketStock { epoch: Some(1), stock: on_offer, outbox: 0 }] },
             held: Vec::new(),
             depth: Depth { ready: 0, dead: 0 },
+            loading: false,
         }
     }
 

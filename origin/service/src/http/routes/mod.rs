@@ -3,6 +3,7 @@
 pub mod admin_change;
 pub mod admin_create;
 pub mod admin_document;
+pub mod admin_rebuild;
 pub mod admin_sales;
 pub mod admin_state;
 pub mod audit;
