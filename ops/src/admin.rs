@@ -4,7 +4,7 @@ use flashgate_shared::{
     SaleId, limits,
     problem::{PROBLEM_JSON, Problem, ProblemKind},
     sale::SaleConfig,
-    wire::{AdminSale, AuditReport, DocumentAnswer, Rebuild, TrafficReport},
+    wire::{AdminSale, AuditReport, ClosingReport, DocumentAnswer, LedgerPage, Rebuild, Reconciliation, TrafficReport},
 };
 use reqwest::{Method, StatusCode, header};
 use serde::de::DeserializeOwned;
@@ -118,6 +118,27 @@ impl AdminClient {
     /// The sale's rebuilds, the newest first.
     pub async fn rebuilds(&self, sale: &SaleId) -> Result<Vec<Rebuild>, AdminError> {
         self.call(Method::GET, &format!("/v1/admin/sales/{sale}/rebuilds"), None).await
+    }
+
+    /// Compares the sale's stores; mends what can be mended, if that is wished.
+    pub async fn reconcile(
+        &self,
+        sale: &SaleId,
+        repair: bool,
+        older_than_ms: u32,
+    ) -> Result<Reconciliation, AdminError> {
+        let path = format!("/v1/admin/sales/{sale}/reconcile?repair={repair}&older_than_ms={older_than_ms}");
+        self.call(Method::POST, &path, None).await
+    }
+
+    /// What became of a sale.
+    pub async fn report(&self, sale: &SaleId) -> Result<ClosingReport, AdminError> {
+        self.call(Method::GET, &format!("/v1/admin/sales/{sale}/report"), None).await
+    }
+
+    /// A page of a shard's chain, after entry number `after`.
+    pub async fn ledger(&self, sale: &SaleId, shard: i16, after: i64) -> Result<LedgerPage, AdminError> {
+        self.call(Method::GET, &format!("/v1/admin/sales/{sale}/ledger?shard={shard}&after={after}"), None).await
     }
 
     /// Gives a sale other settings; the version in them must be the sale's.

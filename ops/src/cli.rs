@@ -6,8 +6,10 @@ mod demo;
 mod page;
 mod publish;
 mod rebuild;
+mod reconcile;
 mod rehearse;
 mod sale;
+mod torment;
 mod up;
 
 use crate::{
@@ -49,6 +51,10 @@ enum Command {
     Rehearse(rehearse::RehearseArgs),
     /// Check that a sale's books hold; exit code 1 when they do not
     Audit(audit::AuditArgs),
+    /// Kill, pause, cut off and empty the parts of a private shop under a crowd, and check its books
+    Torment(torment::TormentArgs),
+    /// Compare gate, outbox, queue and ledger; exit code 1 when they differ and it is not mended
+    Reconcile(reconcile::ReconcileArgs),
     /// Export the sale page for a CDN
     Page(page::PageArgs),
     /// Run the payment provider simulator alone
@@ -131,6 +137,8 @@ async fn run(command: Command) -> Result<ExitCode> {
         Command::Sale(args) => sale::run(args).await,
         Command::Rehearse(args) => rehearse::run(args).await,
         Command::Audit(args) => audit::run(args).await,
+        Command::Reconcile(args) => reconcile::run(args).await,
+        Command::Torment(args) => torment::run(args).await,
         Command::Page(args) => page::run(&args),
         Command::Provider(args) => provider(args).await,
     }

@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod child;
 pub mod cli;
+pub mod export;
 pub mod provider;
 pub mod rehearse;
 pub mod secrets;
@@ -15,5 +16,6 @@ pub mod stack;
 pub mod state;
 pub mod steps;
 pub mod times;
+pub mod torment;
 pub mod values;
 pub mod workerd;

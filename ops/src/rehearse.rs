@@ -130,8 +130,27 @@ impl Plan {
     }
 }
 
+/// How far a rehearsal is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// The crowd is at this sale.
+    Crowd(SaleId),
+    /// Every buyer has a final answer, or was given up.
+    Over,
+}
+
 /// Rehearses and judges.
 pub async fn rehearse(plan: &Plan, target: &Target, steps: Steps) -> Result<Report> {
+    rehearse_watched(plan, target, steps, |_| {}).await
+}
+
+/// The same; each phase is told.
+pub async fn rehearse_watched(
+    plan: &Plan,
+    target: &Target,
+    steps: Steps,
+    mut tell: impl FnMut(Phase),
+) -> Result<Report> {
     let from = Instant::now();
     plan.check()?;
     let mut edges = Vec::new();
@@ -157,7 +176,9 @@ pub async fn rehearse(plan: &Plan, target: &Target, steps: Steps) -> Result<Repo
     };
     let mut progress = Progress::start(steps);
     let opening = opening(&sale, clock_offset_ms);
+    tell(Phase::Crowd(sale.id.clone()));
     let outcome = crowd::run(&orders, &edges, |standing| progress.show(standing)).await;
+    tell(Phase::Over);
     progress.finish();
     let what = "the sale has come to rest";
     let audit = steps.run(what, until_quiet(&target.admin, &sale.id)).await?;

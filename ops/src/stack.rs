@@ -378,6 +378,12 @@ impl Stack {
         self.ready(&self.edges[i], &format!("{}/healthz", self.edge_urls[i])).await
     }
 
+    /// Whether origin `i` says that it and its stores are ready.
+    pub async fn is_ready(&self, i: usize) -> bool {
+        let answer = self.http.get(format!("{}/readyz", self.origin_urls[i])).send().await;
+        answer.is_ok_and(|answer| answer.status().is_success())
+    }
+
     /// The end of the log of origin `i`.
     pub fn origin_log(&self, i: usize) -> String {
         self.origins[i].tail()

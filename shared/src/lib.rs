@@ -5,6 +5,7 @@
 //! host, database or broker type may enter here.
 
 pub mod admission;
+pub mod chain;
 pub mod clock;
 pub mod document;
 pub mod envelope;

@@ -16,6 +16,8 @@ pub const BUYER_BODY_BYTES: usize = 8 * 1024;
 pub const ORIGIN_ANSWER_BYTES: usize = 256 * 1024;
 /// Largest admin or provider body that the origin reads, in bytes.
 pub const ADMIN_BODY_BYTES: usize = 64 * 1024;
+/// Most entries of the ledger's chain in one answer.
+pub const LEDGER_PAGE_ENTRIES: u32 = 2_000;
 /// Most keys in a JWK set.
 pub const JWK_SET_KEYS: usize = 8;
 /// Longest request target (path and query), in bytes.

@@ -96,6 +96,28 @@ words! {
         Void = "void",
     }
 }
+
+words! {
+    /// What a reconciliation finds (design §9): stores that do not say the same.
+    DriftKind {
+        /// A held receipt whose claim the ledger does not know, with nothing on its way: the message was lost.
+        /// Mended by publishing it again.
+        LostMessage = "lost_message",
+        /// A live order whose hold the gate does not know. Mended by a rebuild.
+        MissingReceipt = "missing_receipt",
+        /// At rest, units on offer and units sold do not make the total. Mended by a rebuild.
+        Counter = "counter",
+        /// The stock row and the live orders disagree. Nothing here mends that.
+        SoldMismatch = "sold_mismatch",
+        /// Money that neither paid an order nor goes back. Nothing here mends that.
+        UnmatchedPayment = "unmatched_payment",
+        /// A release that the gate has not taken for long. It goes on being tried.
+        StuckRelease = "stuck_release",
+        /// A refund that the provider has not confirmed for long. It goes on being tried.
+        StuckRefund = "stuck_refund",
+    }
+}
+
 /// Units on their way back to the gate (rule R2): what the ledger records and the gate is asked to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {

@@ -1,13 +1,15 @@
 //! The bodies and headers of the HTTP API. Field names are the vocabulary of design §4.
 
 use crate::{
+    chain::{Entry, Head},
     clock::UnixMs,
     ids::{ClaimId, Epoch, SaleId},
     money::Money,
-    order::{LostReason, OrderStatus},
+    order::{DriftKind, LostReason, OrderStatus},
     sale::{RebuildCause, SaleConfig, SalePhase, SaleState},
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The edge's own credential towards the origin.
 pub const EDGE_KEY_HEADER: &str = "flashgate-edge-key";
@@ -381,6 +383,87 @@ pub struct Rebuild {
     pub began_at_ms: UnixMs,
     /// When the sale had its state again; absent while it goes on.
     pub ended_at_ms: Option<UnixMs>,
+}
+
+/// One thing that `POST /v1/admin/sales/{sale}/reconcile` found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drift {
+    /// What.
+    pub kind: DriftKind,
+    /// The claim that it is about, if it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim_id: Option<ClaimId>,
+    /// Units that it is about; 0 where it is about money.
+    pub units: i64,
+    /// A sentence for a person.
+    pub cause: String,
+    /// What was done about it; absent when nothing was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repair: Option<String>,
+}
+
+/// The answer of `POST /v1/admin/sales/{sale}/reconcile?repair=true|false&older_than_ms=N`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reconciliation {
+    /// The sale.
+    pub sale: SaleId,
+    /// What was found; empty when all stores say the same.
+    pub drifts: Vec<Drift>,
+    /// Nothing was in motion: the counters could be compared.
+    pub quiet: bool,
+}
+
+/// `GET /v1/admin/sales/{sale}/report`: what became of a sale. Final once the sale is closed and quiet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClosingReport {
+    /// The sale.
+    pub sale: SaleId,
+    /// The operator's state.
+    pub state: SaleState,
+    /// When this was read, by the ledger's clock.
+    pub at_ms: UnixMs,
+    /// Units the sale has.
+    pub total: i64,
+    /// Units that were paid.
+    pub paid_units: i64,
+    /// Units that are reserved and not paid yet.
+    pub reserved_units: i64,
+    /// Units on offer.
+    pub on_offer: i64,
+    /// Units sold that were not there.
+    pub oversold: i64,
+    /// Units neither sold nor on offer, with nothing on its way.
+    pub stranded: i64,
+    /// Reservations that ended unpaid.
+    pub lapsed_orders: i64,
+    /// Claims refused by the ledger, by reason.
+    pub lost: BTreeMap<LostReason, i64>,
+    /// What was paid, in minor units, by currency.
+    pub revenue: BTreeMap<String, i64>,
+    /// Refunds, and those that the provider has not confirmed.
+    pub refunds: i64,
+    /// Of these, those that the provider has not confirmed.
+    pub refunds_pending: i64,
+    /// Buyers of whom the ledger knows.
+    pub buyers: i64,
+    /// Of these, those who came with more than two keys: people retry, programs insist.
+    pub insistent_buyers: i64,
+    /// Rebuilds of the gate.
+    pub rebuilds: i64,
+    /// Where the ledger's chains end: publish these, and nobody can change the past unseen.
+    pub heads: Vec<Head>,
+    /// Nothing was in motion.
+    pub quiet: bool,
+}
+
+/// `GET /v1/admin/sales/{sale}/ledger?shard=S&after=N`: a page of the chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerPage {
+    /// Where the sale's chains end now, by shard.
+    pub heads: Vec<Head>,
+    /// The shard's entries after number `after`, in order; at most
+    /// [`LEDGER_PAGE_ENTRIES`](crate::limits::LEDGER_PAGE_ENTRIES), none at the end.
+    pub entries: Vec<Entry>,
 }
 
 /// `GET /v1/admin/sales/{sale}/audit`: design I1–I4 as the origin finds them at one moment.

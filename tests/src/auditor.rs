@@ -65,6 +65,7 @@ impl Shop {
         ensure!(live_units <= total, "I1: {live_units} units sold of {total}");
         ensure!(sold == live_units, "the stock row says {sold}, the orders say {live_units}");
         ensure!(on_offer + live_units == total, "I4: {on_offer} on offer and {live_units} sold do not make {total}");
+        self.check_chain(sale, sold).await?;
         let held = self.stock.held(sale, config.buckets).await?;
         let held_units: i64 = held.iter().map(|held| i64::from(held.receipt.quantity)).sum();
         ensure!(held_units == live_units, "I3: {held_units} units held at the gate, {live_units} sold");
@@ -78,5 +79,27 @@ impl Shop {
         );
         self.stack.check().await.context("a process has ended")?;
         Ok(Books { total, on_offer, orders, live_units })
+    }
+
+    /// Follows the ledger's chain by the database's own SHA-256, and adds up what it says.
+    async fn check_chain(&self, sale: &SaleId, sold: i64) -> Result<()> {
+        let (wrong, last, told): (i64, i64, i64) = sqlx::query_as(
+            r"SELECT count(*) FILTER (WHERE hash <> expected OR seq <> place), count(*) FILTER (WHERE hash = chain_head),
+                     coalesce(sum(units), 0)::bigint
+              FROM (SELECT e.seq, e.hash, e.units, t.chain_head, row_number() OVER w AS place,
+                           sha256(coalesce(lag(e.hash) OVER w, decode(repeat('00', 32), 'hex'))
+                               || convert_to(concat_ws(E'\n', 'flashgate-ledger-1', e.sale, e.shard, e.seq, e.at_ms, e.kind,
+                                  coalesce(e.claim_id::text, '-'), coalesce(e.buyer, '-'), e.quantity, e.units, e.sold,
+                                  e.total, coalesce(e.detail, '-'), ''), 'UTF8')) AS expected
+                    FROM ledger_entries e JOIN stock t ON t.sale = e.sale AND t.shard = e.shard
+                    WHERE e.sale = $1 WINDOW w AS (PARTITION BY e.shard ORDER BY e.seq)) chain",
+        )
+        .bind(sale.as_str())
+        .fetch_one(&mut self.database().await?)
+        .await?;
+        ensure!(wrong == 0, "{wrong} entries of the chain do not follow the ones before them");
+        ensure!(last > 0, "no chain ends at the stock row's head");
+        ensure!(told == sold, "the chain adds up to {told} units, the stock row says {sold}");
+        Ok(())
     }
 }

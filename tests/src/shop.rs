@@ -44,11 +44,16 @@ pub struct Shop {
 impl Shop {
     /// Starts one on the shared servers, with a database, vhost and prefix of its own.
     pub async fn start(change: impl FnOnce(&mut StackConfig)) -> Result<Self> {
-        Self::start_on(None, change).await
+        Self::start_on(None, |_| Ok(()), change).await
     }
 
-    /// The same, with a Redis of its own at this address.
-    pub async fn start_on(redis_url: Option<String>, change: impl FnOnce(&mut StackConfig)) -> Result<Self> {
+    /// The same, with a Redis of its own at this address, and with stores that its processes reach by other
+    /// ways than the tests do.
+    pub async fn start_on(
+        redis_url: Option<String>,
+        detour: impl FnOnce(&mut Backends) -> Result<()>,
+        change: impl FnOnce(&mut StackConfig),
+    ) -> Result<Self> {
         let servers = shared().await?;
         let name = format!("t{}x{}", std::process::id(), NEXT_SHOP.fetch_add(1, Ordering::Relaxed));
         let backends = Backends {
@@ -68,7 +73,9 @@ impl Shop {
         }
         config.edge_args = vec!["--instances".into(), "1".into()];
         change(&mut config);
-        let stack = Stack::start(&backends, config).await?;
+        let mut ways = backends.clone();
+        detour(&mut ways)?;
+        let stack = Stack::start(&ways, config).await?;
         let stock = StockConfig {
             url: backends.redis_url.clone(),
             prefix: name.clone(),

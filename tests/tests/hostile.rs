@@ -155,8 +155,21 @@ async fn the_origin_gives_nothing_without_its_credentials() -> Result<()> {
         (Method::GET, format!("/v1/edge/sales/{sale}")),
         (Method::POST, "/v1/edge/leases".to_owned()),
         (Method::GET, "/v1/admin/sales".to_owned()),
+        (Method::POST, "/v1/admin/sales".to_owned()),
+        (Method::GET, format!("/v1/admin/sales/{sale}")),
+        (Method::PUT, format!("/v1/admin/sales/{sale}")),
+        (Method::GET, format!("/v1/admin/sales/{sale}/versions/1")),
+        (Method::POST, format!("/v1/admin/sales/{sale}/pause")),
+        (Method::POST, format!("/v1/admin/sales/{sale}/resume")),
         (Method::POST, format!("/v1/admin/sales/{sale}/close")),
+        (Method::POST, format!("/v1/admin/sales/{sale}/rebuild")),
+        (Method::GET, format!("/v1/admin/sales/{sale}/rebuilds")),
+        (Method::POST, format!("/v1/admin/sales/{sale}/reconcile")),
+        (Method::GET, format!("/v1/admin/sales/{sale}/report")),
+        (Method::GET, format!("/v1/admin/sales/{sale}/ledger")),
+        (Method::GET, format!("/v1/admin/sales/{sale}/document")),
         (Method::GET, format!("/v1/admin/sales/{sale}/audit")),
+        (Method::GET, format!("/v1/admin/sales/{sale}/traffic")),
     ] {
         for credential in [None, Some("wrong")] {
             let mut request = shop.http.request(method.clone(), format!("{}{path}", shop.stack.origin_url()));

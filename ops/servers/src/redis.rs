@@ -96,6 +96,11 @@ impl Redis {
         Self::launch(dir, port, fsync).await
     }
 
+    /// Kills it and starts it again on the same port and data.
+    pub async fn restart_killed(self) -> Result<Self> {
+        self.restart_with(|_| Ok(())).await
+    }
+
     /// Stops it and starts it again on the same port, with nothing.
     pub async fn restart_empty(self) -> Result<Self> {
         self.restart_with(|dir| Ok(fs::remove_dir_all(dir.join(AOF_DIR))?)).await

@@ -1,19 +1,26 @@
 //! `flashgate audit`: whether a sale's books hold (design I1 to I4).
 
 use super::{FAIL, Where, say, stdout_colour, takes_stdout, write_json};
-use crate::steps::paint;
-use anyhow::Result;
+use crate::{export, steps::paint};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
-use flashgate_shared::{SaleId, wire::AuditReport};
-use std::{path::PathBuf, process::ExitCode};
+use flashgate_shared::{SaleId, chain::Head, wire::AuditReport};
+use std::{fs::File, io::BufReader, path::PathBuf, process::ExitCode, str::FromStr};
 
 /// Arguments of `audit`.
 #[derive(Debug, Args)]
 pub(super) struct AuditArgs {
     /// The sale
-    #[arg(long)]
-    sale: SaleId,
+    #[arg(long, required_unless_present = "offline")]
+    sale: Option<SaleId>,
+    /// Check an exported ledger (`flashgate sale export`) instead, without the system
+    #[arg(long, value_name = "EXPORT", conflicts_with = "sale")]
+    offline: Option<PathBuf>,
+    /// With --offline: an entry number and its hash, as published; the export must have it as its end.
+    /// May be repeated, one for each shard
+    #[arg(long, value_name = "SHARD:ENTRY:HASH", requires = "offline")]
+    head: Vec<Published>,
     /// Write the audit as JSON to this file (- for standard output)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -21,8 +28,72 @@ pub(super) struct AuditArgs {
     place: Where,
 }
 
+/// A head as people write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Published(Head);
+
+impl FromStr for Published {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "write SHARD:ENTRY:HASH, as the report of the sale shows it".to_owned();
+        let mut parts = text.splitn(3, ':');
+        let mut part = || parts.next().ok_or_else(wrong);
+        let (shard, seq, hash) = (part()?, part()?, part()?);
+        Ok(Self(Head {
+            shard: shard.parse().map_err(|_| wrong())?,
+            seq: seq.parse().map_err(|_| wrong())?,
+            hash: hash.parse().map_err(|_| wrong())?,
+        }))
+    }
+}
+
+/// A head, for a person and for `--head`.
+pub(super) fn show_head(head: &Head) -> String {
+    format!("{}:{}:{}", head.shard, head.seq, head.hash)
+}
+
+/// Checks an export; a flaw is a failed audit and not an error of this command.
+fn offline(path: &PathBuf, published: &[Published], json: Option<&PathBuf>) -> Result<ExitCode> {
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let checked = export::check(BufReader::new(file)).and_then(|(sale, sum)| {
+        match published.iter().find(|head| !sum.heads.contains(&head.0)) {
+            Some(head) => bail!("the ledger does not end at the published {}", show_head(&head.0)),
+            None => Ok((sale, sum)),
+        }
+    });
+    let paint = |colour: &str, text: &str| paint(stdout_colour(), colour, text);
+    match checked {
+        Ok((sale, sum)) => {
+            if let Some(path) = json {
+                write_json(path, &sum)?;
+            }
+            if !takes_stdout(json) {
+                say(&format!("{sale}: {}", paint("1;32", "the ledger is whole")))?;
+                say(&format!("  {} of {} units sold", sum.sold, sum.total))?;
+                for (kind, count) in &sum.entries {
+                    say(&format!("  {count:>7} {kind}"))?;
+                }
+                for head in &sum.heads {
+                    say(&format!("  head {}", show_head(head)))?;
+                }
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(flaw) => {
+            // JSON has no place for it: the exit code and this line tell.
+            eprintln!("{}: {}: {flaw:#}", path.display(), paint("1;31", "the ledger is broken"));
+            Ok(ExitCode::from(FAIL))
+        }
+    }
+}
+
 pub(super) async fn run(args: AuditArgs) -> Result<ExitCode> {
-    let audit = args.place.admin()?.audit(&args.sale).await?;
+    let sale = match (&args.offline, &args.sale) {
+        (Some(path), _) => return offline(path, &args.head, args.json.as_ref()),
+        (None, Some(sale)) => sale,
+        (None, None) => bail!("--sale or --offline is needed"),
+    };
+    let audit = args.place.admin()?.audit(sale).await?;
     if let Some(path) = &args.json {
         write_json(path, &audit)?;
     }

@@ -4,10 +4,11 @@ use super::{
     Where,
     change::{RollbackArgs, SetArgs},
     publish::{self, AtEdges},
-    rebuild, say, stdout_colour, takes_stdout, write_json,
+    rebuild, reconcile, say, stdout_colour, takes_stdout, write_json,
 };
 use crate::{
     admin::AdminError,
+    export,
     steps::paint,
     times,
     values::{price, show_price},
@@ -21,7 +22,12 @@ use flashgate_shared::{
     sale::{AddressLimits, SaleConfig},
     wire::AdminSale,
 };
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    fs::File,
+    io::BufWriter,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 /// Most buckets that a sale gets when none are asked for; each holds at least ten units.
 const BUCKETS_DEFAULT_MAX: u32 = 10;
@@ -56,6 +62,10 @@ enum SaleCommand {
     Close(One),
     /// Rebuild the gate from the ledger; buyers are asked to wait meanwhile
     Rebuild(One),
+    /// Tell what became of a sale, with the heads of its ledger to be published
+    Report(One),
+    /// Write the sale's ledger to a file, for `flashgate audit --offline`
+    Export(ExportArgs),
     /// Change settings; edges follow within a second, or ahead of time by `publish`
     Set(Box<SetArgs>),
     /// Go back to the settings of an older version, as a new one
@@ -71,6 +81,36 @@ struct One {
     /// The sale
     #[arg(value_name = "SALE")]
     id: SaleId,
+}
+
+#[derive(Debug, Args)]
+struct ExportArgs {
+    /// The sale
+    #[arg(value_name = "SALE")]
+    id: SaleId,
+    /// The file, one JSON value a line (- for standard output)
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+}
+
+impl ExportArgs {
+    async fn run(&self, place: &Where) -> Result<ExitCode> {
+        let admin = place.admin()?;
+        let named = |error: anyhow::Error| match error.downcast::<AdminError>() {
+            Ok(error) => unknown_sale(error, &self.id),
+            Err(error) => error,
+        };
+        if self.to == Path::new("-") {
+            let mut out = std::io::stdout().lock();
+            export::write(&admin, &self.id, &mut out).await.map_err(named)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let file = File::create(&self.to).with_context(|| format!("cannot write {}", self.to.display()))?;
+        let mut out = BufWriter::new(file);
+        let entries = export::write(&admin, &self.id, &mut out).await.map_err(named)?;
+        say(&format!("{entries} entries in {}", self.to.display()))?;
+        Ok(ExitCode::SUCCESS)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -188,6 +228,8 @@ pub(super) async fn run(args: SaleArgs) -> Result<ExitCode> {
     match &args.command {
         SaleCommand::Publish(at) => return publish::publish(at, &args.place, args.json.as_ref()).await,
         SaleCommand::Diff(at) => return publish::diff(at, &args.place, args.json.as_ref()).await,
+        SaleCommand::Report(one) => return reconcile::report(&one.id, &args.place, args.json.as_ref()).await,
+        SaleCommand::Export(export) => return export.run(&args.place).await,
         SaleCommand::Rebuild(one) => return rebuild::run(&one.id, &args.place, args.json.as_ref()).await,
         _ => {}
     }
@@ -209,6 +251,8 @@ pub(super) async fn run(args: SaleArgs) -> Result<ExitCode> {
             | SaleCommand::Create(_)
             | SaleCommand::Publish(_)
             | SaleCommand::Diff(_)
+            | SaleCommand::Export(_)
+            | SaleCommand::Report(_)
             | SaleCommand::Rebuild(_),
             _,
         ) => return list(&args, &admin.list().await?),

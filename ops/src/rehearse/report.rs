@@ -104,6 +104,9 @@ pub struct Report {
     pub late: u64,
     /// Of these, given back and told so.
     pub refunded: u64,
+    /// Payments that the provider kept although their order is not paid; absent without its ledger.
+    #[serde(default)]
+    pub charged_but_lost: Option<u64>,
     /// Units on offer at the end.
     pub on_offer: i64,
     /// How long clicks waited in the generator for a free connection: no part of `answer_ms`.
@@ -334,6 +337,10 @@ impl Evidence<'_> {
             lapsed: told.lapsed,
             late: told.late,
             refunded: told.refunded,
+            charged_but_lost: self.money.map(|ledger| {
+                let paid = u64::try_from(self.audit.paid_orders).unwrap_or(0);
+                (ledger.kept(&self.audit.sale).count() as u64).saturating_sub(paid)
+            }),
             on_offer: self.audit.on_offer,
             generator_wait_ms: tally.queued.millis(),
             requests: tally.requests,

@@ -10,12 +10,14 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 mod audit;
+mod chain;
 mod config;
 mod error;
 mod model;
 mod orders;
 mod pay;
 mod rebuild;
+mod reconcile;
 mod refunds;
 mod release;
 mod rows;

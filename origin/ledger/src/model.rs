@@ -6,6 +6,7 @@ use flashgate_shared::{
     sale::{RebuildCause, SaleConfig, SaleState},
     trace::TraceId,
 };
+use std::collections::BTreeMap;
 use uuid::Uuid;
 
 /// A sale as the ledger has it.
@@ -236,6 +237,53 @@ pub struct RebuildRow {
     pub began_at_ms: UnixMs,
     /// When the sale had its state again; none while it goes on.
     pub ended_at_ms: Option<UnixMs>,
+}
+
+/// Money that came and is nowhere accounted for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnmatchedPayment {
+    /// The provider's payment.
+    pub payment_id: String,
+    /// What it was for.
+    pub claim_id: ClaimId,
+}
+
+/// A release that the gate has not answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnansweredHold {
+    /// The claim.
+    pub claim_id: ClaimId,
+    /// The hold.
+    pub hold: HoldId,
+    /// Units.
+    pub units: i32,
+    /// How often it was tried.
+    pub attempts: i32,
+}
+
+/// What became of a sale's claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SaleFigures {
+    /// The ledger's clock.
+    pub at_ms: UnixMs,
+    /// Units that were paid.
+    pub paid_units: i64,
+    /// Units that are reserved.
+    pub reserved_units: i64,
+    /// Reservations that ended unpaid.
+    pub lapsed_orders: i64,
+    /// Buyers with a row.
+    pub buyers: i64,
+    /// Buyers with more than two.
+    pub insistent_buyers: i64,
+    /// Refunds.
+    pub refunds: i64,
+    /// Rebuilds of the gate.
+    pub rebuilds: i64,
+    /// Refused claims, by reason.
+    pub lost: BTreeMap<LostReason, i64>,
+    /// What was paid, in minor units, by currency.
+    pub revenue: BTreeMap<String, i64>,
 }
 
 /// What one sweep did.

@@ -2,9 +2,11 @@
 
 use crate::{
     Checkout, Ledger, LedgerError, Order, Result,
+    chain::append,
     release::expire,
     rows::{self, Refusal},
     sales::settings,
+    settle::entry,
     tx::{TxError, lock_stock, outer, transaction},
 };
 use flashgate_shared::{
@@ -80,7 +82,7 @@ async fn declare_lost(
     quantity: u32,
     trace_id: TraceId,
 ) -> Result<Order, TxError> {
-    let locked = lock_stock(tx, sale).await?.ok_or(LedgerError::NotFound)?;
+    let mut locked = lock_stock(tx, sale).await?.ok_or(LedgerError::NotFound)?;
     let (config, state) = settings(tx, sale).await?;
     if state == SaleState::Rebuilding {
         return Err(LedgerError::Conflict("the gate is being rebuilt".into()).into());
@@ -98,7 +100,11 @@ async fn declare_lost(
         now_ms: locked.now_ms,
     };
     let shard = locked.shards.first().map_or(0, |s| s.shard);
-    rows::insert_orders(tx, name, &[(shard, refusal.into_order())]).await?;
+    let order = refusal.into_order();
+    let lost = entry(shard, &order);
+    if rows::insert_orders(tx, name, &[(shard, order)]).await? == 1 {
+        append(tx, name, sale, &mut locked, vec![lost]).await?;
+    }
     own(rows::order(tx, &claim_id).await?, buyer)
 }
 
@@ -115,11 +121,11 @@ async fn let_go(
 ) -> Result<Order, TxError> {
     // A claim's sale never changes: it may be read before the lock that it names.
     let sale = own(rows::order(&mut *tx, claim_id).await?, buyer)?.sale;
-    let locked = lock_stock(tx, &sale).await?.ok_or(LedgerError::NotFound)?;
+    let mut locked = lock_stock(tx, &sale).await?.ok_or(LedgerError::NotFound)?;
     let order = own(rows::order(&mut *tx, claim_id).await?, buyer)?;
     if order.status != OrderStatus::Reserved {
         return Ok(order);
     }
-    expire(tx, name, &sale, &locked, &[claim_id.0]).await?;
+    expire(tx, name, &sale, &mut locked, &[claim_id.0]).await?;
     own(rows::order(tx, claim_id).await?, buyer)
 }

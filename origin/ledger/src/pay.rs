@@ -6,12 +6,14 @@
 
 use crate::{
     Ledger, LedgerError, NoticeOutcome, Order, RefundReason, Result,
+    chain::{NewEntry, append},
     release::expire,
-    rows,
+    rows::{self, number, word},
     tx::{Locked, TxError, lock_stock, outer, transaction},
 };
 use flashgate_shared::{
-    ClaimId, SaleId,
+    ClaimId, SaleId, UnixMs,
+    chain::EntryKind,
     order::OrderStatus,
     wire::{NoticeKind, PaymentNotice},
 };
@@ -123,17 +125,17 @@ async fn apply(
     sale: &SaleId,
     notices: &[&PaymentNotice],
 ) -> Result<Vec<NoticeOutcome>, TxError> {
-    let Some(locked) = lock_stock(tx, sale).await? else {
+    let Some(mut locked) = lock_stock(tx, sale).await? else {
         return Ok(notices.iter().map(|_| NoticeOutcome::UnknownClaim).collect());
     };
     let mut judge = Judge {
         fresh: note_payments(tx, name, notices).await?,
         orders: rows::orders(&mut *tx, notices.iter().map(|n| n.claim_id.0).collect()).await?,
-        locked: &locked,
+        now_ms: locked.now_ms,
         writes: Writes::default(),
     };
     let outcomes = notices.iter().map(|notice| judge.outcome(notice)).collect();
-    judge.writes.write(tx, name, sale, &locked).await?;
+    judge.writes.write(tx, name, sale, &mut locked).await?;
     Ok(outcomes)
 }
 
@@ -142,7 +144,7 @@ struct Judge<'a> {
     /// Payments that were not noted before.
     fresh: HashSet<String>,
     orders: HashMap<ClaimId, Order>,
-    locked: &'a Locked,
+    now_ms: UnixMs,
     writes: Writes<'a>,
 }
 
@@ -168,7 +170,7 @@ impl<'a> Judge<'a> {
             return NoticeOutcome::Mismatch { expected: order.amount.clone(), paid: notice.amount.clone() };
         }
         let reason = match order.status {
-            OrderStatus::Reserved if order.hold_until_ms.is_some_and(|until| until > self.locked.now_ms) => {
+            OrderStatus::Reserved if order.hold_until_ms.is_some_and(|until| until > self.now_ms) => {
                 order.status = OrderStatus::Paid;
                 self.writes.bought.push((notice.claim_id.0, &notice.payment_id));
                 return NoticeOutcome::Paid;
@@ -205,7 +207,7 @@ impl Writes<'_> {
         tx: &mut PgConnection,
         name: &'static str,
         sale: &SaleId,
-        locked: &Locked,
+        locked: &mut Locked,
     ) -> Result<(), TxError> {
         if !self.bought.is_empty() {
             buy(tx, name, sale, locked, &self.bought).await?;
@@ -263,7 +265,7 @@ async fn buy(
     tx: &mut PgConnection,
     name: &'static str,
     sale: &SaleId,
-    locked: &Locked,
+    locked: &mut Locked,
     bought: &[(Uuid, &str)],
 ) -> Result<(), TxError> {
     let (claims, payments): (Vec<Uuid>, Vec<String>) =
@@ -272,20 +274,30 @@ async fn buy(
         "UPDATE orders o SET status = 'PAID', payment_id = d.payment_id, ended_at_ms = $2, paying_since_ms = NULL,
                 updated_at_ms = $2, updated_by = $3
          FROM UNNEST($4::uuid[], $5::text[]) AS d (claim_id, payment_id)
-         WHERE o.claim_id = d.claim_id AND o.sale = $1 AND o.status = 'RESERVED' AND o.hold_until_ms > $2",
+         WHERE o.claim_id = d.claim_id AND o.sale = $1 AND o.status = 'RESERVED' AND o.hold_until_ms > $2
+         RETURNING o.claim_id, o.shard, o.buyer, o.quantity",
         sale.as_str(),
         locked.now_ms,
         name,
         &claims,
         &payments
     )
-    .execute(tx)
-    .await?
-    .rows_affected();
-    if rows != bought.len() as u64 {
-        return Err(LedgerError::Bug(format!("{name}: {rows} of {} orders were RESERVED", bought.len())).into());
+    .fetch_all(&mut *tx)
+    .await?;
+    if rows.len() != bought.len() {
+        let (were, asked) = (rows.len(), bought.len());
+        return Err(LedgerError::Bug(format!("{name}: {were} of {asked} orders were RESERVED")).into());
     }
-    Ok(())
+    let paid = rows.into_iter().map(|row| {
+        Ok(NewEntry {
+            shard: row.shard,
+            kind: EntryKind::Paid,
+            claim: Some((ClaimId(row.claim_id), word("buyer", &row.buyer)?, number("quantity", row.quantity)?)),
+            units: 0,
+            detail: None,
+        })
+    });
+    append(tx, name, sale, locked, paid.collect::<Result<_>>()?).await
 }
 
 /// A failed payment leaves the hold as it is: the buyer may try another card.

@@ -5,11 +5,13 @@
 
 use crate::{
     Cut, Ledger, LedgerError, RebuildRow, Result, Standing,
+    chain::{NewEntry, append},
     rows::{number, word},
     tx::{Locked, TxError, lock_stock, outer, transaction},
 };
 use flashgate_shared::{
     ClaimId, Epoch, SaleId,
+    chain::EntryKind,
     sale::{RebuildCause, SaleState},
 };
 use sqlx::PgConnection;
@@ -136,7 +138,7 @@ async fn cut(
     owner: Uuid,
     gate_epoch: Epoch,
 ) -> Result<Cut, TxError> {
-    let locked = lock_stock(tx, sale).await?.ok_or(LedgerError::NotFound)?;
+    let mut locked = lock_stock(tx, sale).await?.ok_or(LedgerError::NotFound)?;
     let mine = sqlx::query_scalar!(
         r#"SELECT EXISTS (SELECT FROM gate_rebuilds WHERE id = $1 AND owner = $2 AND ended_at_ms IS NULL) AS "mine!""#,
         rebuild,
@@ -157,6 +159,15 @@ async fn cut(
     )
     .execute(&mut *tx)
     .await?;
+    let rebuilt = locked.shards.iter().map(|shard| NewEntry {
+        shard: shard.shard,
+        kind: EntryKind::Rebuilt,
+        claim: None,
+        units: 0,
+        detail: Some(epoch.to_string()),
+    });
+    let rebuilt = rebuilt.collect();
+    append(tx, name, sale, &mut locked, rebuilt).await?;
     let superseded = sqlx::query!(
         "UPDATE gate_releases SET outcome = 'superseded', updated_at_ms = $2, updated_by = $3
          WHERE sale = $1 AND outcome IS NULL",

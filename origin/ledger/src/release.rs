@@ -3,16 +3,17 @@
 
 use crate::{
     Ledger, LedgerError, ReleaseOutcome, ReleaseRow, Result, SweepReport,
+    chain::{NewEntry, append},
     rows::{number, word},
-    tx::{Locked, TxError, lock_stock, move_sold, outer, transaction},
+    tx::{Locked, TxError, lock_stock, outer, transaction},
 };
 use flashgate_shared::{
     BuyerId, ClaimId, Epoch, HoldId, SaleId, UnixMs,
+    chain::EntryKind,
     order::{Release, ReleaseMode},
     trace::TraceId,
 };
 use sqlx::PgConnection;
-use std::collections::BTreeMap;
 use uuid::Uuid;
 
 /// A release about to be recorded.
@@ -70,7 +71,7 @@ pub(crate) async fn expire(
     tx: &mut PgConnection,
     name: &'static str,
     sale: &SaleId,
-    locked: &Locked,
+    locked: &mut Locked,
     claims: &[Uuid],
 ) -> Result<(), TxError> {
     let ended = sqlx::query!(
@@ -89,25 +90,33 @@ pub(crate) async fn expire(
         let (ended, asked) = (ended.len(), claims.len());
         return Err(LedgerError::Bug(format!("{name}: {ended} of {asked} orders were RESERVED")).into());
     }
-    let mut sold: BTreeMap<i16, i64> = BTreeMap::new();
+    let mut entries = Vec::with_capacity(ended.len());
     let mut releases = Vec::with_capacity(ended.len());
     for row in ended {
-        *sold.entry(row.shard).or_default() -= i64::from(row.quantity);
+        let (claim_id, buyer): (_, BuyerId) = (ClaimId(row.claim_id), word("buyer", &row.buyer)?);
+        let units = number("quantity", row.quantity)?;
+        entries.push(NewEntry {
+            shard: row.shard,
+            kind: EntryKind::Expired,
+            claim: Some((claim_id, buyer.clone(), units)),
+            units: -i64::from(row.quantity),
+            detail: None,
+        });
         releases.push(NewRelease {
-            claim_id: ClaimId(row.claim_id),
+            claim_id,
             hold: word("hold", &row.hold)?,
-            buyer: word("buyer", &row.buyer)?,
-            units: number("quantity", row.quantity)?,
+            buyer,
+            units,
             mode: ReleaseMode::Spent,
             trace_id: word("trace_id", &row.trace_id)?,
         });
     }
-    move_sold(tx, name, sale, locked.now_ms, &sold).await?;
+    append(tx, name, sale, locked, entries).await?;
     insert_releases(tx, name, sale, locked.epoch, locked.now_ms, &releases).await
 }
 
 async fn sweep(tx: &mut PgConnection, name: &'static str, sale: &SaleId, limit: u32) -> Result<SweepReport, TxError> {
-    let locked = lock_stock(tx, sale).await?.ok_or(LedgerError::NotFound)?;
+    let mut locked = lock_stock(tx, sale).await?.ok_or(LedgerError::NotFound)?;
     let due = sqlx::query_scalar!(
         "SELECT claim_id FROM orders
          WHERE claim_id IN (SELECT claim_id FROM orders WHERE sale = $1 AND status = 'RESERVED' AND hold_until_ms <= $2
@@ -119,7 +128,7 @@ async fn sweep(tx: &mut PgConnection, name: &'static str, sale: &SaleId, limit: 
     )
     .fetch_all(&mut *tx)
     .await?;
-    expire(tx, name, sale, &locked, &due).await?;
+    expire(tx, name, sale, &mut locked, &due).await?;
     Ok(SweepReport { expired: due.len() as u64 })
 }
 

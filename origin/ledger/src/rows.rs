@@ -126,12 +126,12 @@ pub(crate) async fn newest_order(
 }
 
 /// Inserts order rows that are `RESERVED` or `LOST`, by buyer (rule R3), and leaves out those that meet
-/// a row. Returns shard and reserved units (0 for a refusal) of each row really inserted.
+/// a row. Returns how many were really inserted.
 pub(crate) async fn insert_orders(
     tx: &mut PgConnection,
     name: &'static str,
     orders: &[(i16, Order)],
-) -> Result<Vec<(i16, i64)>, TxError> {
+) -> Result<usize, TxError> {
     let column = |f: &dyn Fn(&Order) -> String| orders.iter().map(|(_, o)| f(o)).collect::<Vec<_>>();
     let times = |f: &dyn Fn(&Order) -> Option<UnixMs>| orders.iter().map(|(_, o)| f(o)).collect::<Vec<_>>();
     let claims: Vec<Uuid> = orders.iter().map(|(_, o)| o.claim_id.0).collect();
@@ -152,8 +152,7 @@ pub(crate) async fn insert_orders(
              AS d (claim_id, sale, shard, buyer, quantity, status, reason, hold, amount_minor, currency,
                reserved_at_ms, pay_by_ms, hold_until_ms, trace_id, created_at_ms)
            ORDER BY buyer COLLATE "C", claim_id
-           ON CONFLICT DO NOTHING
-           RETURNING shard, CASE WHEN status = 'RESERVED' THEN quantity ELSE 0 END AS "units!""#,
+           ON CONFLICT DO NOTHING"#,
         name,
         &claims,
         &column(&|o| o.sale.to_string()),
@@ -171,9 +170,10 @@ pub(crate) async fn insert_orders(
         &column(&|o| o.trace_id.to_string()),
         &created
     )
-    .fetch_all(tx)
-    .await?;
-    Ok(rows.into_iter().map(|r| (r.shard, i64::from(r.units))).collect())
+    .execute(tx)
+    .await?
+    .rows_affected();
+    Ok(number("rows", rows)?)
 }
 
 /// A claim that is refused, as the row that says so.

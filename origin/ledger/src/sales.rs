@@ -2,11 +2,13 @@
 
 use crate::{
     Ledger, LedgerError, Result, SaleRow,
+    chain::{NewEntry, append},
     rows::word,
-    tx::{TxError, outer, transaction},
+    tx::{TxError, lock_stock, outer, transaction},
 };
 use flashgate_shared::{
     SaleId,
+    chain::EntryKind,
     sale::{SaleConfig, SaleState},
 };
 use sqlx::{PgConnection, types::Json};
@@ -157,6 +159,9 @@ async fn create(tx: &mut PgConnection, name: &'static str, sale: &SaleConfig) ->
     )
     .execute(&mut *tx)
     .await?;
+    let mut locked = lock_stock(tx, &config.id).await?.ok_or(LedgerError::NotFound)?;
+    let created = NewEntry { shard: FIRST_SHARD, kind: EntryKind::Created, claim: None, units: 0, detail: None };
+    append(tx, name, &config.id, &mut locked, vec![created]).await?;
     Ok(SaleRow { config, state: SaleState::Loading, state_after: None, epoch: 1, sold: 0 })
 }
 

@@ -3,20 +3,22 @@
 
 use crate::{
     Ledger, LedgerError, Order, Result, SettleError, Settled,
+    chain::{NewEntry, append},
     release::{NewRelease, insert_releases},
     rows::{self, Refusal, word},
     sales::settings,
     table::{Book, Class, Known, Room, Tries},
-    tx::{Locked, TxError, lock_stock, move_sold, transaction},
+    tx::{Locked, TxError, lock_stock, transaction},
 };
 use flashgate_shared::{
     BuyerId, ClaimId, SaleId,
+    chain::EntryKind,
     envelope::ClaimEnvelope,
     order::{OrderStatus, ReleaseMode},
     sale::SaleConfig,
 };
 use sqlx::PgConnection;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use uuid::Uuid;
 
 /// Most messages settled in one transaction: bounds how long the stock stays locked.
@@ -81,7 +83,7 @@ async fn settle_part(
     part: &[ClaimEnvelope],
     dead: bool,
 ) -> Result<Vec<Settled>, TxError> {
-    let Some(locked) = lock_stock(tx, sale).await? else {
+    let Some(mut locked) = lock_stock(tx, sale).await? else {
         let unknown = |_: &ClaimEnvelope| Settled::Mismatch(format!("the ledger has no sale {sale}"));
         return Ok(part.iter().map(unknown).collect());
     };
@@ -93,7 +95,7 @@ async fn settle_part(
         let class = book.judge(message);
         answers.push(drafts.add(&config, &locked, message, class)?);
     }
-    drafts.write(tx, name, sale, &locked).await?;
+    drafts.write(tx, name, sale, &mut locked).await?;
     Ok(answers)
 }
 
@@ -204,21 +206,30 @@ impl Drafts {
         tx: &mut PgConnection,
         name: &'static str,
         sale: &SaleId,
-        locked: &Locked,
+        locked: &mut Locked,
     ) -> Result<(), TxError> {
         if !self.orders.is_empty() {
             let inserted = rows::insert_orders(tx, name, &self.orders).await?;
-            if inserted.len() != self.orders.len() {
-                let missing = self.orders.len() - inserted.len();
+            if inserted != self.orders.len() {
+                let missing = self.orders.len() - inserted;
                 return Err(TxError::Again(format!("{missing} orders met a row that was not there before")));
             }
-            let mut sold: BTreeMap<i16, i64> = BTreeMap::new();
-            for (shard, units) in inserted {
-                *sold.entry(shard).or_default() += units;
-            }
-            move_sold(tx, name, sale, locked.now_ms, &sold).await?;
+            let entries = self.orders.iter().map(|(shard, order)| entry(*shard, order)).collect();
+            append(tx, name, sale, locked, entries).await?;
         }
         insert_releases(tx, name, sale, locked.epoch, locked.now_ms, &self.releases).await
+    }
+}
+
+/// What the chain says of a new row.
+pub(crate) fn entry(shard: i16, order: &Order) -> NewEntry {
+    let live = order.status.is_live();
+    NewEntry {
+        shard,
+        kind: if live { EntryKind::Reserved } else { EntryKind::Lost },
+        claim: Some((order.claim_id, order.buyer.clone(), order.quantity)),
+        units: if live { i64::from(order.quantity) } else { 0 },
+        detail: order.reason.map(|reason| reason.to_string()),
     }
 }
 

@@ -4,8 +4,8 @@
 //! A commit whose answer is lost is never repeated here: the caller hears `Unavailable` and repeats
 //! the whole operation, which finds its own row.
 
-use crate::{LedgerError, Result};
-use flashgate_shared::{Epoch, SaleId, UnixMs};
+use crate::{LedgerError, Result, chain::hash};
+use flashgate_shared::{Epoch, SaleId, UnixMs, chain::Hash};
 use sqlx::PgConnection;
 use std::time::{Duration, Instant};
 
@@ -167,6 +167,9 @@ pub(crate) struct Shard {
     pub shard: i16,
     pub total: i64,
     pub sold: i64,
+    /// The last entry of its chain, and that entry's hash.
+    pub chain_seq: i64,
+    pub chain_head: Hash,
 }
 
 /// A sale's stock rows, locked (rule R3).
@@ -177,12 +180,26 @@ pub(crate) struct Locked {
     pub epoch: Epoch,
     /// The database's clock, read after the lock was taken.
     pub now_ms: UnixMs,
+    /// Hides buyers in the chain.
+    pub salt: Vec<u8>,
+}
+
+struct Row {
+    shard: i16,
+    total: i64,
+    sold: i64,
+    epoch: Epoch,
+    chain_seq: i64,
+    chain_head: Vec<u8>,
+    salt: Vec<u8>,
 }
 
 /// Rule R3: locks the sale's stock rows in ascending shard order. `None` for an unknown sale.
 pub(crate) async fn lock_stock(tx: &mut PgConnection, sale: &SaleId) -> Result<Option<Locked>, TxError> {
-    let rows = sqlx::query!(
-        "SELECT shard, total, sold, epoch FROM stock WHERE sale = $1 ORDER BY shard FOR UPDATE",
+    let rows = sqlx::query_as!(
+        Row,
+        "SELECT t.shard, t.total, t.sold, t.epoch, t.chain_seq, t.chain_head, s.salt
+         FROM stock t JOIN sales s ON s.id = t.sale WHERE t.sale = $1 ORDER BY t.shard FOR UPDATE OF t",
         sale.as_str()
     )
     .fetch_all(&mut *tx)
@@ -192,35 +209,11 @@ pub(crate) async fn lock_stock(tx: &mut PgConnection, sale: &SaleId) -> Result<O
     };
     // A statement of its own: in the locking one the clock would be read before the wait.
     let now_ms = sqlx::query_scalar!(r#"SELECT unix_now_ms() AS "now!""#).fetch_one(&mut *tx).await?;
-    let shards = rows.into_iter().map(|r| Shard { shard: r.shard, total: r.total, sold: r.sold }).collect();
-    Ok(Some(Locked { shards, epoch, now_ms }))
-}
-
-/// `sold = sold + units` (units may be negative) in each shard named; each must hit exactly one row and
-/// stay within `0 ..= total`.
-pub(crate) async fn move_sold(
-    tx: &mut PgConnection,
-    name: &'static str,
-    sale: &SaleId,
-    now_ms: UnixMs,
-    moves: &std::collections::BTreeMap<i16, i64>,
-) -> Result<(), TxError> {
-    for (&shard, &units) in moves.iter().filter(|(_, units)| **units != 0) {
-        let rows = sqlx::query!(
-            "UPDATE stock SET sold = sold + $3, updated_at_ms = $4, updated_by = $5
-             WHERE sale = $1 AND shard = $2 AND sold + $3 BETWEEN 0 AND total",
-            sale.as_str(),
-            shard,
-            units,
-            now_ms,
-            name
-        )
-        .execute(&mut *tx)
-        .await?
-        .rows_affected();
-        if rows != 1 {
-            return Err(LedgerError::Bug(format!("{name}: {units} units moved {rows} rows of {sale}/{shard}")).into());
-        }
-    }
-    Ok(())
+    let salt = rows.first().map(|row| row.salt.clone()).unwrap_or_default();
+    let shard = |r: Row| -> Result<Shard> {
+        let chain_head = hash("chain_head", &r.chain_head)?;
+        Ok(Shard { shard: r.shard, total: r.total, sold: r.sold, chain_seq: r.chain_seq, chain_head })
+    };
+    let shards = rows.into_iter().map(shard).collect::<Result<_>>()?;
+    Ok(Some(Locked { shards, epoch, now_ms, salt }))
 }

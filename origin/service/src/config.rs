@@ -30,6 +30,7 @@ pub struct Config {
     pub payment: PaymentConfig,
     pub relay: RelayConfig,
     pub sweep: SweepConfig,
+    pub reconcile: ReconcileConfig,
     pub log: LogConfig,
 }
 
@@ -92,6 +93,14 @@ pub struct RelayConfig {
     pub release_period_ms: u64,
 }
 
+/// `[reconcile]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct ReconcileConfig {
+    pub period_ms: u64,
+}
+
 /// `[sweep]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -142,6 +151,7 @@ impl Config {
             ("relay.period_ms", self.relay.period_ms),
             ("relay.batch_entries", u64::from(self.relay.batch_entries)),
             ("relay.release_period_ms", self.relay.release_period_ms),
+            ("reconcile.period_ms", self.reconcile.period_ms),
             ("sweep.period_ms", self.sweep.period_ms),
             ("sweep.batch_orders", u64::from(self.sweep.batch_orders)),
         ] {

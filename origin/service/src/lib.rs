@@ -17,6 +17,7 @@ pub mod gate;
 pub mod http;
 pub mod notices;
 pub mod provider;
+pub mod reconcile;
 pub mod roles;
 pub mod run;
 pub mod sales;

@@ -18,12 +18,14 @@ pub enum Role {
     Relay,
     /// Ends unpaid reservations.
     Sweep,
+    /// Compares the stores, and mends single holds.
+    Reconcile,
     /// Brings the database's schema up to date, first.
     Migrate,
 }
 
 impl Role {
-    const ALL: [Self; 5] = [Self::Serve, Self::Work, Self::Relay, Self::Sweep, Self::Migrate];
+    const ALL: [Self; 6] = [Self::Serve, Self::Work, Self::Relay, Self::Sweep, Self::Reconcile, Self::Migrate];
 
     /// Reads `role[,role]` or `all`.
     pub fn parse_list(text: &str) -> Result<BTreeSet<Self>, String> {
@@ -42,8 +44,9 @@ impl FromStr for Role {
             "work" => Ok(Self::Work),
             "relay" => Ok(Self::Relay),
             "sweep" => Ok(Self::Sweep),
+            "reconcile" => Ok(Self::Reconcile),
             "migrate" => Ok(Self::Migrate),
-            other => Err(format!("unknown role {other:?}: serve, work, relay, sweep, migrate or all")),
+            other => Err(format!("unknown role {other:?}: serve, work, relay, sweep, reconcile, migrate or all")),
         }
     }
 }
@@ -123,6 +126,9 @@ fn start_background(app: &Arc<App>, roles: &BTreeSet<Role>, tasks: &mut JoinSet<
     if roles.contains(&Role::Sweep) {
         start!("sweep", |app| roles::sweep::run(&app));
     }
+    if roles.contains(&Role::Reconcile) {
+        start!("reconcile", |app| roles::reconcile::run(&app));
+    }
 }
 
 async fn signalled() {
@@ -147,7 +153,7 @@ mod tests {
 
     #[test]
     fn roles_are_read_as_a_list() {
-        assert_eq!(Role::parse_list("all").unwrap().len(), 5);
+        assert_eq!(Role::parse_list("all").unwrap().len(), 6);
         assert_eq!(Role::parse_list("serve,work").unwrap(), [Role::Serve, Role::Work].into());
         assert!(Role::parse_list("serve,nonsense").is_err());
         assert!(Role::parse_list("").is_err());

@@ -27,7 +27,7 @@ impl Breakable {
     async fn start(change: impl FnOnce(&mut StackConfig)) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let redis = Redis::start(dir.path()).await?;
-        let shop = Shop::start_on(Some(redis.url()), change).await?;
+        let shop = Shop::start_on(Some(redis.url()), |_| Ok(()), change).await?;
         Ok(Self { shop, redis, _dir: dir })
     }
 

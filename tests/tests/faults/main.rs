@@ -2,3 +2,6 @@
 //! breaks one thing on a running shop and ends with the auditor. `docs/FAILURES.md` has a row for each.
 
 mod gate;
+mod ledger;
+mod processes;
+mod stores;

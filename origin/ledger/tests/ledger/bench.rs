@@ -3,6 +3,7 @@
 use flashgate_ledger::{Ledger, LedgerConfig, Order, Settled};
 use flashgate_shared::{
     BuyerId, ClaimId, Epoch, HoldId, Money, SaleId,
+    chain::{Checker, Entry, EntryKind, Hash, Sum},
     envelope::{ClaimEnvelope, ENVELOPE_VERSION},
     order::{LostReason, OrderStatus},
     sale::SaleConfig,
@@ -189,5 +190,46 @@ impl Bench {
         .await
         .unwrap();
         assert_eq!(both, 0, "a live order's hold is on its way back");
+        let sum = self.chain().await;
+        assert_eq!((sum.sold, sum.total), (audit.sold, audit.total), "the chain tells another story");
+    }
+
+    /// Begins the chain of a shard that a test has added.
+    pub async fn begin_chain(&self, shard: i16, total: i64) {
+        let (claim_id, buyer, detail) = (None, None, None);
+        let (kind, quantity, units, sold, hash) = (EntryKind::Created, 0, 0, 0, Hash::ZERO);
+        let entry =
+            Entry { shard, seq: 1, at_ms: 1, kind, claim_id, buyer, quantity, units, sold, total, detail, hash };
+        let hash = entry.hash_after(&Hash::ZERO, &self.sale).0.to_vec();
+        sqlx::query(
+            "INSERT INTO ledger_entries (sale, shard, seq, at_ms, kind, quantity, units, sold, total, hash, written_by)
+             VALUES ($1, $2, 1, 1, 'created', 0, 0, 0, $3, $4, 'test')",
+        )
+        .bind(self.sale.as_str())
+        .bind(shard)
+        .bind(total)
+        .bind(&hash)
+        .execute(&self.sql)
+        .await
+        .unwrap();
+        sqlx::query("UPDATE stock SET chain_seq = 1, chain_head = $1 WHERE shard = $2")
+            .bind(&hash)
+            .bind(shard)
+            .execute(&self.sql)
+            .await
+            .unwrap();
+    }
+
+    /// Follows the chain to its head.
+    pub async fn chain(&self) -> Sum {
+        let mut checker = Checker::new(self.sale.clone());
+        for head in self.ledger.heads(&self.sale).await.unwrap() {
+            for entry in self.ledger.entries(&self.sale, head.shard, 0, u32::MAX).await.unwrap() {
+                checker.check(&entry).unwrap();
+            }
+        }
+        let sum = checker.sum();
+        assert_eq!(sum.heads, self.ledger.heads(&self.sale).await.unwrap());
+        sum
     }
 }

@@ -1,6 +1,7 @@
 //! The ledger on a real, private Postgres; one database for each test.
 
 mod bench;
+mod chain;
 mod model;
 mod pay;
 mod rebuild;

@@ -163,6 +163,7 @@ async fn the_newest_order_is_the_live_one() {
 async fn an_order_remembers_its_stock_row_and_gives_back_to_it() {
     let bench = Bench::new(2).await;
     bench.run("INSERT INTO stock (sale, shard, total, updated_by) VALUES ('phones', 1, 3, 'test')").await;
+    bench.begin_chain(1, 3).await;
     let batch: Vec<_> = (0..6).map(|n| message(&format!("b{n}"), "k", 1, n)).collect();
     assert_eq!(letters(&bench.settle(&batch).await), "RRRRRL");
     let sold = || async {

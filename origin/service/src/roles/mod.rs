@@ -3,6 +3,7 @@
 pub mod confirmed;
 pub mod outbox;
 pub mod rebuild;
+pub mod reconcile;
 pub mod refunds;
 pub mod releases;
 pub mod settle;

@@ -69,16 +69,21 @@ pub async fn handler(
     Path(id): Path<String>,
 ) -> Result<Json<AuditReport>, Refusal> {
     let row = row(&app, &id).await.map_err(AuditError::Ledger)?;
-    let mut report = judge(row.config.id.clone(), &find(&app, &row).await?);
+    Ok(Json(audit(&app, &row).await?))
+}
+
+/// A sale's audit.
+pub async fn audit(app: &App, row: &SaleRow) -> Result<AuditReport, AuditError> {
+    let mut report = judge(row.config.id.clone(), &find(app, row).await?);
     for _ in 1..LOOKS_MAX {
         // Nothing queued, yet units unaccounted for: perhaps a worker has them. Look again.
         if report.broken.is_empty() && (report.held_without_order == 0 || !report.quiet) {
             break;
         }
         tokio::time::sleep(BETWEEN_LOOKS).await;
-        report = judge(row.config.id.clone(), &find(&app, &row).await?);
+        report = judge(row.config.id.clone(), &find(app, row).await?);
     }
-    Ok(Json(report))
+    Ok(report)
 }
 
 async fn find(app: &App, row: &SaleRow) -> Result<Findings, AuditError> {

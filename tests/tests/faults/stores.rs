@@ -1,0 +1,210 @@
+//! Stores that are away for a while, or whose connections break.
+
+use anyhow::{Context, Result, ensure};
+use flashgate_servers::{Proxy, shared, until};
+use flashgate_shared::{
+    SaleId,
+    order::{DriftKind, OrderStatus},
+    problem::ProblemKind,
+    wire::ClaimState,
+};
+use flashgate_tests::{Buyer, Claimed, PATIENCE, Shop, faults};
+use std::time::Instant;
+
+const RESERVED: ClaimState = ClaimState::Ledger(OrderStatus::Reserved);
+
+/// A shop that reaches its stores by ways that can be cut.
+struct Cuttable {
+    shop: Shop,
+    redis: Proxy,
+    rabbit: Proxy,
+    postgres: Proxy,
+}
+
+impl Cuttable {
+    async fn start() -> Result<Self> {
+        let servers = shared().await?;
+        let (redis_port, rabbit_port, postgres_port) =
+            (servers.redis().port(), servers.rabbit().port(), servers.postgres().port());
+        let (redis, rabbit, postgres) =
+            (Proxy::before(redis_port).await?, Proxy::before(rabbit_port).await?, Proxy::before(postgres_port).await?);
+        let shop = Shop::start_on(
+            None,
+            |ways| {
+                ways.redis_url = format!("redis://127.0.0.1:{}", redis.port());
+                ways.rabbit_url = rabbit.through(&ways.rabbit_url, rabbit_port).context("no way to RabbitMQ")?;
+                ways.postgres_url =
+                    postgres.through(&ways.postgres_url, postgres_port).context("no way to Postgres")?;
+                Ok(())
+            },
+            |_| {},
+        )
+        .await?;
+        Ok(Self { shop, redis, rabbit, postgres })
+    }
+
+    async fn entered(&self, sale: &SaleId) -> Result<Buyer> {
+        let mut buyer = self.shop.buyer(sale);
+        buyer.enter().await?;
+        Ok(buyer)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn broker_away_for_a_while() -> Result<()> {
+    let c = Cuttable::start().await?;
+    let sale = c.shop.create(&c.shop.sale("stores-broker", 5)).await?;
+    let buyers = [c.entered(&sale).await?, c.entered(&sale).await?, c.entered(&sale).await?];
+    c.rabbit.close();
+    // Claims never stop: they wait in the outbox.
+    let mut claims = Vec::new();
+    for buyer in &buyers {
+        let accepted = buyer.claim_at_last("k", 1).await?.accepted()?;
+        assert_eq!(buyer.status(&accepted.status_url).await?.status, ClaimState::Pending);
+        claims.push(accepted);
+    }
+    ensure!(c.shop.stock.stock_map(&sale, 1).await?.outbox() == 3, "the claims wait in the outbox");
+    let since = Instant::now();
+    c.rabbit.speak();
+    for (buyer, claim) in buyers.iter().zip(&claims) {
+        assert_eq!(buyer.settled(&claim.status_url).await?.status, RESERVED);
+    }
+    println!("broker away: claims never stopped; settled {} ms after its return", since.elapsed().as_millis());
+    let books = c.shop.audit(&sale).await?;
+    assert_eq!((books.live_units, books.on_offer), (3, 2));
+    c.shop.stack.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_away_for_a_while() -> Result<()> {
+    let c = Cuttable::start().await?;
+    let sale = c.shop.create(&c.shop.sale("stores-postgres", 5)).await?;
+    let buyers = [c.entered(&sale).await?, c.entered(&sale).await?];
+    let first = buyers[0].claim_at_last("k", 1).await?.accepted()?;
+    buyers[0].settled(&first.status_url).await?;
+    c.postgres.close();
+    // The gate still sells; nobody is told "lost"; a status question hears that the shop does not answer.
+    let second = buyers[1].claim_at_last("k", 1).await?.accepted()?;
+    let asked = buyers[1].ask(reqwest::Method::GET, &second.status_url, &[], None).await?;
+    assert_eq!(asked.problem()?.kind(), Some(ProblemKind::Unavailable));
+    until("the message waits in the queue", PATIENCE, || async { Ok(c.shop.queue.depth(&sale).await?.ready == 1) })
+        .await?;
+    let since = Instant::now();
+    c.postgres.speak();
+    assert_eq!(buyers[1].settled(&second.status_url).await?.status, RESERVED);
+    println!("Postgres away: claims never stopped; settled {} ms after its return", since.elapsed().as_millis());
+    assert_eq!(c.shop.queue.depth(&sale).await?.dead, 0, "nobody was dead-lettered");
+    let books = c.shop.audit(&sale).await?;
+    assert_eq!((books.live_units, books.on_offer, books.count(OrderStatus::Lost)), (2, 3, 0));
+    c.shop.stack.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_to_all_stores_break_again_and_again() -> Result<()> {
+    let c = Cuttable::start().await?;
+    let sale = c.shop.create(&c.shop.sale("stores-cut", 30)).await?;
+    let mut buyers = Vec::new();
+    for _ in 0..30 {
+        buyers.push(c.entered(&sale).await?);
+    }
+    let buying = async {
+        let mut claims = Vec::new();
+        for buyer in &buyers {
+            claims.push(buyer.claim_at_last("k", 1).await?.accepted()?);
+        }
+        anyhow::Ok(claims)
+    };
+    let mut cuts = 0;
+    let mut buying = std::pin::pin!(buying);
+    let claims = loop {
+        tokio::select! {
+            bought = &mut buying => break bought?,
+            // The pace of the fault, not a wait for something.
+            () = tokio::time::sleep(std::time::Duration::from_millis(70)) => {
+                let way = [&c.redis, &c.rabbit, &c.postgres][cuts % 3];
+                way.cut();
+                cuts += 1;
+            }
+        }
+    };
+    for (buyer, claim) in buyers.iter().zip(&claims) {
+        let status = buyer.settled(&claim.status_url).await?;
+        ensure!(status.status == RESERVED, "{status:?}");
+    }
+    ensure!(cuts > 0, "nothing was cut");
+    let books = c.shop.audit(&sale).await?;
+    assert_eq!((books.live_units, books.on_offer), (30, 0));
+    c.shop.stack.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_silent_and_the_same_key_asked_again() -> Result<()> {
+    let c = Cuttable::start().await?;
+    let sale = c.shop.create(&c.shop.sale("stores-silent", 3)).await?;
+    let direct = c.shop.direct(&sale);
+    direct.claim("ann", "k", 1).await?.accepted()?;
+    c.redis.fall_silent();
+    let unanswered = direct.claim("bob", "k", 1).await?;
+    let Claimed::Refused(problem) = unanswered else { anyhow::bail!("{unanswered:?}") };
+    ensure!(problem.status == 503, "{problem:?}");
+    c.redis.speak();
+    // Whatever came of it, the same key has one answer, and one unit.
+    let accepted = until_accepted(&c, &sale, "bob").await?;
+    assert_eq!(direct.claim("bob", "k", 1).await?.accepted()?.claim_id, accepted);
+    let books = c.shop.audit(&sale).await?;
+    assert_eq!((books.live_units, books.on_offer), (2, 1));
+    c.shop.stack.stop().await
+}
+
+async fn until_accepted(c: &Cuttable, sale: &SaleId, buyer: &str) -> Result<flashgate_shared::ClaimId> {
+    let direct = c.shop.direct(sale);
+    until("the claim is accepted", PATIENCE, || async {
+        Ok(matches!(direct.claim(buyer, "k", 1).await?, Claimed::Accepted(_)))
+    })
+    .await?;
+    Ok(direct.claim(buyer, "k", 1).await?.accepted()?.claim_id)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_nowhere_any_more_is_found_and_published_again() -> Result<()> {
+    let c = Cuttable::start().await?;
+    let sale = c.shop.create(&c.shop.sale("stores-lost-message", 3)).await?;
+    // The gate said yes; outbox entry and message are gone, whatever took them.
+    let claim = faults::claim_and_die(&c.shop, &sale, "ann", "k", 0).await?;
+    c.shop.stock.outbox_delete(&sale, std::slice::from_ref(&claim.hold)).await?;
+    let admin = c.shop.stack.admin();
+    let young = admin.reconcile(&sale, false, 60_000).await?;
+    ensure!(young.drifts.iter().all(|drift| drift.kind != DriftKind::LostMessage), "it may be on its way: {young:?}");
+    let told = admin.reconcile(&sale, false, 0).await?;
+    let [drift] = &told.drifts[..] else { anyhow::bail!("{told:?}") };
+    assert_eq!((drift.kind, drift.claim_id, drift.units), (DriftKind::LostMessage, Some(claim.claim_id), 1));
+    assert_eq!(drift.repair, None, "only looked");
+    let mended = admin.reconcile(&sale, true, 0).await?;
+    ensure!(mended.drifts.iter().all(|drift| drift.repair.is_some()), "{mended:?}");
+    let books = c.shop.audit(&sale).await?;
+    assert_eq!((books.live_units, books.on_offer), (1, 2));
+    assert_eq!(admin.reconcile(&sale, true, 0).await?.drifts, []);
+    c.shop.stack.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_counter_that_somebody_changed_is_found_and_the_gate_is_rebuilt() -> Result<()> {
+    let c = Cuttable::start().await?;
+    let sale = c.shop.create(&c.shop.sale("stores-counter", 5)).await?;
+    let buyer = c.entered(&sale).await?;
+    let accepted = buyer.claim_at_last("k", 1).await?.accepted()?;
+    buyer.settled(&accepted.status_url).await?;
+    c.shop.quiet(&sale).await?;
+    faults::set_key(&c.shop, &format!("{{{}:{sale}:0}}:stock", c.shop.prefix()), "2").await?;
+    let admin = c.shop.stack.admin();
+    let told = admin.reconcile(&sale, true, 0).await?;
+    let [drift] = &told.drifts[..] else { anyhow::bail!("{told:?}") };
+    assert_eq!((drift.kind, drift.units, drift.repair.is_some()), (DriftKind::Counter, 2, true));
+    c.shop.rebuilt(&sale, 1).await?;
+    let books = c.shop.audit(&sale).await?;
+    assert_eq!((books.live_units, books.on_offer), (1, 4));
+    let report = admin.report(&sale).await?;
+    assert_eq!((report.oversold, report.stranded, report.reserved_units, report.rebuilds), (0, 0, 1, 1));
+    assert_eq!(report.heads.len(), 1);
+    c.shop.stack.stop().await
+}
