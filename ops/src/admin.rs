@@ -4,7 +4,10 @@ use flashgate_shared::{
     SaleId, limits,
     problem::{PROBLEM_JSON, Problem, ProblemKind},
     sale::SaleConfig,
-    wire::{AdminSale, AuditReport, ClosingReport, DocumentAnswer, LedgerPage, Rebuild, Reconciliation, TrafficReport},
+    wire::{
+        AdminSale, AuditReport, Check, ClosingReport, DeadLetter, DocumentAnswer, LedgerPage, Rebuild, Reconciliation,
+        TrafficReport,
+    },
 };
 use reqwest::{Method, StatusCode, header};
 use serde::de::DeserializeOwned;
@@ -129,6 +132,21 @@ impl AdminClient {
     ) -> Result<Reconciliation, AdminError> {
         let path = format!("/v1/admin/sales/{sale}/reconcile?repair={repair}&older_than_ms={older_than_ms}");
         self.call(Method::POST, &path, None).await
+    }
+
+    /// Messages of the sale that could not be settled, the newest first.
+    pub async fn dead_letters(&self, sale: &SaleId) -> Result<Vec<DeadLetter>, AdminError> {
+        self.call(Method::GET, &format!("/v1/admin/sales/{sale}/dead-letters"), None).await
+    }
+
+    /// Sends one of them again.
+    pub async fn replay(&self, sale: &SaleId, letter: i64) -> Result<DeadLetter, AdminError> {
+        self.call(Method::POST, &format!("/v1/admin/sales/{sale}/dead-letters/{letter}/replay"), None).await
+    }
+
+    /// Whether everything behind the edges is ready for the sale.
+    pub async fn check(&self, sale: &SaleId) -> Result<Vec<Check>, AdminError> {
+        self.call(Method::GET, &format!("/v1/admin/sales/{sale}/check"), None).await
     }
 
     /// What became of a sale.

@@ -2,6 +2,7 @@
 
 mod audit;
 mod change;
+mod check;
 mod demo;
 mod page;
 mod publish;

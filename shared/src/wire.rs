@@ -3,6 +3,7 @@
 use crate::{
     chain::{Entry, Head},
     clock::UnixMs,
+    envelope::ClaimEnvelope,
     ids::{ClaimId, Epoch, SaleId},
     money::Money,
     order::{DriftKind, LostReason, OrderStatus},
@@ -383,6 +384,48 @@ pub struct Rebuild {
     pub began_at_ms: UnixMs,
     /// When the sale had its state again; absent while it goes on.
     pub ended_at_ms: Option<UnixMs>,
+}
+
+/// One of `GET /v1/admin/sales/{sale}/dead-letters`: a message that could not be settled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadLetter {
+    /// Names it when it is to be sent again.
+    pub id: i64,
+    /// Why it could not be settled.
+    pub why: String,
+    /// What it says, if it can be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub envelope: Option<ClaimEnvelope>,
+    /// The message as it was, in base64.
+    pub body: String,
+    /// When it was given up.
+    pub seen_at_ms: UnixMs,
+    /// When it was sent again, last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replayed_at_ms: Option<UnixMs>,
+}
+
+/// Whether one thing is as it must be before a sale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Finding {
+    /// It is.
+    Yes,
+    /// It is not: the sale is not ready.
+    No,
+    /// It could be better, or could not be looked at.
+    Warn,
+}
+
+/// One line of `GET /v1/admin/sales/{sale}/check`, and of `flashgate sale check`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// What was looked at.
+    pub what: String,
+    /// What was found.
+    pub finding: Finding,
+    /// A sentence; where it is not as it must be, with what to do.
+    pub detail: String,
 }
 
 /// One thing that `POST /v1/admin/sales/{sale}/reconcile` found.

@@ -25,7 +25,7 @@ pub fn program(name: &str, package: &str, dirs: &[PathBuf]) -> Result<PathBuf> {
 }
 
 /// The newest directory of Postgres' programs in Debian's place.
-pub(crate) fn postgres_dirs() -> Vec<PathBuf> {
+pub fn postgres_dirs() -> Vec<PathBuf> {
     let mut versions: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten()

@@ -12,15 +12,17 @@ mod proxy;
 mod rabbit;
 mod redis;
 mod shared;
+mod topology;
 mod watchdog;
 
-pub use find::program;
+pub use find::{postgres_dirs, program};
 pub use guard::Guarded;
 pub use postgres::Postgres;
 pub use proxy::Proxy;
 pub use rabbit::Rabbit;
 pub use redis::{Fsync, Redis};
 pub use shared::{SharedServers, shared};
+pub use topology::{Cluster, Sentinels};
 pub use watchdog::Watchdog;
 
 use anyhow::{Result, bail};

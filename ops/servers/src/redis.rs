@@ -49,23 +49,7 @@ impl Redis {
     }
 
     async fn launch(dir: PathBuf, port: u16, fsync: Fsync) -> Result<Self> {
-        let mut command = Command::new(find::program("redis-server", "redis-server", &[])?);
-        let appendfsync = match fsync {
-            Fsync::Always => "always",
-            Fsync::EverySecond => "everysec",
-        };
-        command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
-        command.args(["--save", "", "--appendonly", "yes", "--appendfsync", appendfsync]);
-        command.args(["--maxmemory-policy", "noeviction", "--daemonize", "no"]).arg("--dir").arg(&dir);
-        let process = Guarded::start("redis", &dir, command)?;
-        until("Redis answers", READY_WITHIN, || {
-            let running = process.check_running();
-            async move {
-                running?;
-                Ok(ask(port, "PING\r\n").await? == "+PONG\r\n")
-            }
-        })
-        .await?;
+        let process = serve(&dir, port, fsync, &[]).await?;
         Ok(Self { process, port, dir, fsync })
     }
 
@@ -136,6 +120,28 @@ impl Redis {
     }
 }
 
+/// A server on this port, with its data in this directory and these options more; it answers.
+pub(crate) async fn serve(dir: &Path, port: u16, fsync: Fsync, more: &[&str]) -> Result<Guarded> {
+    let mut command = Command::new(find::program("redis-server", "redis-server", &[])?);
+    let appendfsync = match fsync {
+        Fsync::Always => "always",
+        Fsync::EverySecond => "everysec",
+    };
+    command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
+    command.args(["--save", "", "--appendonly", "yes", "--appendfsync", appendfsync]);
+    command.args(["--maxmemory-policy", "noeviction", "--daemonize", "no"]).arg("--dir").arg(dir).args(more);
+    let process = Guarded::start("redis", dir, command)?;
+    until("Redis answers", READY_WITHIN, || {
+        let running = process.check_running();
+        async move {
+            running?;
+            Ok(ask(port, "PING\r\n").await? == "+PONG\r\n")
+        }
+    })
+    .await?;
+    Ok(process)
+}
+
 fn copy_files(from: &Path, to: &Path) -> Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
@@ -145,11 +151,11 @@ fn copy_files(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// Sends one inline command and reads one short answer.
-async fn ask(port: u16, command: &str) -> Result<String> {
+pub(crate) async fn ask(port: u16, command: &str) -> Result<String> {
     let exchange = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
         stream.write_all(command.as_bytes()).await?;
-        let mut answer = [0; 64];
+        let mut answer = [0; 4096];
         let n = stream.read(&mut answer).await?;
         Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer[..n]).into_owned())
     };

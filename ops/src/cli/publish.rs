@@ -63,7 +63,12 @@ struct Difference {
 }
 
 impl AtEdges {
-    fn edges(&self, place: &Where) -> Result<Vec<String>> {
+    /// The sale.
+    pub(super) fn sale(&self) -> &SaleId {
+        &self.id
+    }
+
+    pub(super) fn edges(&self, place: &Where) -> Result<Vec<String>> {
         if !self.edge.is_empty() {
             return Ok(self.edge.iter().map(|url| url.trim_end_matches('/').to_owned()).collect());
         }

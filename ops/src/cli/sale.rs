@@ -3,6 +3,7 @@
 use super::{
     Where,
     change::{RollbackArgs, SetArgs},
+    check,
     publish::{self, AtEdges},
     rebuild, reconcile, say, stdout_colour, takes_stdout, write_json,
 };
@@ -62,6 +63,10 @@ enum SaleCommand {
     Close(One),
     /// Rebuild the gate from the ledger; buyers are asked to wait meanwhile
     Rebuild(One),
+    /// Whether everything is ready for a sale: a plain yes or no; exit code 1 for no
+    Check(AtEdges),
+    /// Show messages that could not be settled, or send one of them again
+    DeadLetters(DeadLettersArgs),
     /// Tell what became of a sale, with the heads of its ledger to be published
     Report(One),
     /// Write the sale's ledger to a file, for `flashgate audit --offline`
@@ -81,6 +86,41 @@ struct One {
     /// The sale
     #[arg(value_name = "SALE")]
     id: SaleId,
+}
+
+#[derive(Debug, Args)]
+struct DeadLettersArgs {
+    /// The sale
+    #[arg(value_name = "SALE")]
+    id: SaleId,
+    /// Send this one again
+    #[arg(long, value_name = "ID")]
+    replay: Option<i64>,
+}
+
+impl DeadLettersArgs {
+    async fn run(&self, place: &Where, json: Option<&PathBuf>) -> Result<ExitCode> {
+        let admin = place.admin()?;
+        let letters = match self.replay {
+            Some(letter) => vec![admin.replay(&self.id, letter).await?],
+            None => admin.dead_letters(&self.id).await.map_err(|e| unknown_sale(e, &self.id))?,
+        };
+        if let Some(path) = json {
+            write_json(path, &letters)?;
+        }
+        if takes_stdout(json) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if letters.is_empty() {
+            say(&format!("{}: no dead letters", self.id))?;
+        }
+        for letter in &letters {
+            let claim = letter.envelope.as_ref().map_or("unreadable".to_owned(), |e| format!("claim {}", e.claim_id));
+            let again = letter.replayed_at_ms.map(|at| format!(", sent again {}", times::show(at))).unwrap_or_default();
+            say(&format!("  {}  {}  {claim}: {}{again}", letter.id, times::show(letter.seen_at_ms), letter.why))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -228,6 +268,8 @@ pub(super) async fn run(args: SaleArgs) -> Result<ExitCode> {
     match &args.command {
         SaleCommand::Publish(at) => return publish::publish(at, &args.place, args.json.as_ref()).await,
         SaleCommand::Diff(at) => return publish::diff(at, &args.place, args.json.as_ref()).await,
+        SaleCommand::Check(at) => return check::run(at, &args.place, args.json.as_ref()).await,
+        SaleCommand::DeadLetters(dead) => return dead.run(&args.place, args.json.as_ref()).await,
         SaleCommand::Report(one) => return reconcile::report(&one.id, &args.place, args.json.as_ref()).await,
         SaleCommand::Export(export) => return export.run(&args.place).await,
         SaleCommand::Rebuild(one) => return rebuild::run(&one.id, &args.place, args.json.as_ref()).await,
@@ -253,6 +295,8 @@ pub(super) async fn run(args: SaleArgs) -> Result<ExitCode> {
             | SaleCommand::Diff(_)
             | SaleCommand::Export(_)
             | SaleCommand::Report(_)
+            | SaleCommand::DeadLetters(_)
+            | SaleCommand::Check(_)
             | SaleCommand::Rebuild(_),
             _,
         ) => return list(&args, &admin.list().await?),

@@ -12,6 +12,7 @@
 mod audit;
 mod chain;
 mod config;
+mod dead_letters;
 mod error;
 mod model;
 mod orders;

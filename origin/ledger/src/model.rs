@@ -239,6 +239,21 @@ pub struct RebuildRow {
     pub ended_at_ms: Option<UnixMs>,
 }
 
+/// A message that could not be settled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetterRow {
+    /// The row.
+    pub id: i64,
+    /// The message as it was.
+    pub body: Vec<u8>,
+    /// Why.
+    pub why: String,
+    /// When it was given up.
+    pub seen_at_ms: UnixMs,
+    /// When an operator sent it again, last.
+    pub replayed_at_ms: Option<UnixMs>,
+}
+
 /// Money that came and is nowhere accounted for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnmatchedPayment {

@@ -82,6 +82,11 @@ impl Secrets {
         self.webhooks.iter().any(|webhook| webhook.verify(body, headers).is_ok())
     }
 
+    /// Whether sale documents can be signed.
+    pub const fn has_document_key(&self) -> bool {
+        self.document.is_some()
+    }
+
     /// Signs a sale document or a ticket, as `typ` says; `None` without a document key.
     pub fn sign_document<T: Serialize>(&self, typ: &str, content: &T) -> Option<String> {
         let (key, kid) = self.document.as_ref()?;

@@ -33,6 +33,7 @@ mod outbox;
 mod receipt;
 mod release;
 mod script;
+mod settings;
 
 pub use claim::{ClaimAttempt, ClaimReply};
 pub use client::Stock;
@@ -44,3 +45,4 @@ pub use look::Generation;
 pub use map::{BucketStock, StockMap};
 pub use receipt::{BucketReceipt, HeldReceipt, Receipt};
 pub use release::ReleaseReply;
+pub use settings::Persistence;

@@ -1,7 +1,11 @@
 //! The embedded scripts and how they are called.
 
 use crate::{Stock, StockError};
-use fred::{interfaces::LuaInterface, types::Value, util::sha1_hash};
+use fred::{
+    interfaces::{ClientLike, LuaInterface},
+    types::Value,
+    util::sha1_hash,
+};
 
 /// A script and the hash Redis knows it by.
 pub(crate) struct Script {
@@ -44,7 +48,11 @@ impl Stock {
         let first = client.evalsha::<Value, _, _, _>(script.sha.as_str(), keys.clone(), arguments.clone()).await;
         match first {
             Err(error) if error.details().starts_with("NOSCRIPT") => {
-                let _: String = client.script_load(script.text).await?;
+                if client.is_clustered() {
+                    let _: String = client.script_load_cluster(script.text).await?;
+                } else {
+                    let _: String = client.script_load(script.text).await?;
+                }
                 Ok(client.evalsha(script.sha.as_str(), keys, arguments).await?)
             }
             other => Ok(other?),

@@ -140,3 +140,76 @@ async fn an_export_is_checked_without_the_system_and_whatever_is_done_to_it_is_f
     }
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_a_sale_there_is_a_plain_yes_or_no() -> Result<()> {
+    let shop = shop().await?;
+    let mut config = shop.sale("ledger-check", 5);
+    config.opens_at_ms += 600_000;
+    let sale = shop.create(&config).await?;
+    let token = shop.stack.admin_token_file();
+    let edge = shop.stack.edge_url(0);
+    let place = ["--origin", shop.stack.origin_url(), "--admin-token-file", text(&token)?, "--edge", edge];
+    let check = [&["sale", "check", sale.as_str()], &place[..]].concat();
+    let ready = command(shop, &check).await?;
+    let told = String::from_utf8(ready.stdout)?;
+    ensure!(ready.status.success() && told.contains("ready: yes"), "{told}{}", String::from_utf8_lossy(&ready.stderr));
+    for line in ["state: scheduled", "gate: 5 units on offer", "queue: 0 claims", "appendonly yes", "edge http"] {
+        ensure!(told.contains(line), "no {line:?} in {told}");
+    }
+    shop.stack.admin().pause(&sale).await?;
+    let ready = command(shop, &check).await?;
+    let told = String::from_utf8(ready.stdout)?;
+    ensure!(ready.status.code() == Some(1) && told.contains("state: paused") && told.contains("ready: no"), "{told}");
+    Ok(())
+}
+
+/// One of Postgres's own programs at the shared server; what it prints.
+async fn postgres(name: &str, arguments: &[&str]) -> Result<()> {
+    let dirs = flashgate_servers::postgres_dirs();
+    let mut command = Command::new(flashgate_servers::program(name, "postgresql", &dirs)?);
+    let port = flashgate_servers::shared().await?.postgres().port().to_string();
+    command.args(["-h", "127.0.0.1", "-p", &port, "-U", "flashgate"]).args(arguments);
+    let output = tokio::task::spawn_blocking(move || command.output()).await??;
+    ensure!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ledger_is_restored_from_a_backup_and_the_gate_is_rebuilt_from_it() -> Result<()> {
+    let shop = Shop::start(|_| {}).await?;
+    let sale = shop.create(&shop.sale("ledger-backup", 6)).await?;
+    let bought = async || -> Result<_> {
+        let mut buyer = shop.buyer(&sale);
+        buyer.enter().await?;
+        let accepted = buyer.claim_at_last("k", 1).await?.accepted()?;
+        let status = buyer.settled(&accepted.status_url).await?;
+        anyhow::Ok((buyer, status))
+    };
+    let (payer, paying) = bought().await?;
+    payer.pay_and_wait(&paying, "ok").await?;
+    bought().await?;
+    shop.quiet(&sale).await?;
+    let dir = tempfile::tempdir()?;
+    let dump = dir.path().join("ledger.dump");
+    let database = shop.prefix();
+    postgres("pg_dump", &["--format", "custom", "--file", text(&dump)?, database]).await?;
+    // What comes after the backup is lost with the database.
+    let (late, _) = bought().await?;
+    shop.quiet(&sale).await?;
+    shop.stack.kill_origin(0).await?;
+    postgres("dropdb", &["--force", database]).await?;
+    postgres("createdb", &[database]).await?;
+    postgres("pg_restore", &["--dbname", database, text(&dump)?]).await?;
+    shop.stack.start_origin(0).await?;
+    // The gate knows of a unit that the ledger does not; the operator's order sets that right.
+    shop.stack.admin().rebuild(&sale).await?;
+    shop.rebuilt(&sale, 1).await?;
+    let books = shop.audit(&sale).await?;
+    assert_eq!((books.count(OrderStatus::Paid), books.live_units, books.on_offer), (1, 2, 4));
+    // Whoever was forgotten buys anew, under his old key.
+    late.claim_at_last("k", 1).await?.accepted()?;
+    let books = shop.audit(&sale).await?;
+    assert_eq!((books.live_units, books.on_offer), (3, 3));
+    shop.stack.stop().await
+}

@@ -5,3 +5,4 @@ mod gate;
 mod ledger;
 mod processes;
 mod stores;
+mod topologies;

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use flashgate_servers::{Proxy, shared, until};
 use flashgate_shared::{
     SaleId,
+    envelope::ClaimEnvelope,
     order::{DriftKind, OrderStatus},
     problem::ProblemKind,
     wire::ClaimState,
@@ -206,5 +207,37 @@ async fn a_counter_that_somebody_changed_is_found_and_the_gate_is_rebuilt() -> R
     let report = admin.report(&sale).await?;
     assert_eq!((report.oversold, report.stranded, report.reserved_units, report.rebuilds), (0, 0, 1, 1));
     assert_eq!(report.heads.len(), 1);
+    c.shop.stack.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_cannot_be_settled_is_kept_for_an_operator_who_may_send_it_again() -> Result<()> {
+    let c = Cuttable::start().await?;
+    let sale = c.shop.create(&c.shop.sale("stores-dead", 3)).await?;
+    let claim = faults::claim_and_die(&c.shop, &sale, "ann", "k", 0).await?;
+    faults::publish(&c.shop, &claim).await?;
+    c.shop.quiet(&sale).await?;
+    // The same claim and hold, of another buyer: no row of the table fits.
+    let lie = ClaimEnvelope { buyer: "eve".parse()?, ..claim.clone() };
+    faults::publish(&c.shop, &lie).await?;
+    let admin = c.shop.stack.admin();
+    let kept = async |count: usize| {
+        until(&format!("{count} dead letters are kept"), PATIENCE, || async {
+            Ok(admin.dead_letters(&sale).await?.len() == count)
+        })
+        .await?;
+        anyhow::Ok(admin.dead_letters(&sale).await?)
+    };
+    let letters = kept(1).await?;
+    assert_eq!(letters[0].envelope.as_ref(), Some(&lie));
+    ensure!(letters[0].why.contains("buyer"), "{:?}", letters[0].why);
+    let sent = admin.replay(&sale, letters[0].id).await?;
+    ensure!(sent.replayed_at_ms.is_some());
+    // The ledger still says no: it is back.
+    let letters = kept(2).await?;
+    ensure!(letters[0].replayed_at_ms.is_none() && letters[1].replayed_at_ms.is_some(), "{letters:?}");
+    assert_eq!(admin.replay(&sale, 0).await.err().and_then(|e| e.kind()), Some(ProblemKind::NotFound));
+    let books = c.shop.audit(&sale).await?;
+    assert_eq!((books.live_units, books.on_offer), (1, 2));
     c.shop.stack.stop().await
 }

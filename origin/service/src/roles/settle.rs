@@ -103,26 +103,27 @@ async fn settle(app: &App, sale: &SaleId, batch: Batch) -> Result<(), LedgerErro
     Ok(())
 }
 
-/// Dead letters pass the same table. One that cannot be settled at all is written to the log, whole,
-/// before it is taken from the queue: its unit shows in the audit.
+/// Dead letters pass the same table. One that cannot be settled at all is kept in the ledger, whole, before it is
+/// taken from the queue: its unit shows in the audit, and an operator may send it again.
 async fn bury(app: &App, sale: &SaleId, batch: Batch) -> Result<(), LedgerError> {
     for message in batch.messages {
-        if let Ok(envelope) = &message.envelope
-            && envelope.sale == *sale
-        {
-            match app.ledger.settle_dead(envelope).await {
-                Ok(Settled::Mismatch(why)) => alarm(sale, &message, &why),
+        let hopeless = match &message.envelope {
+            Ok(envelope) if envelope.sale == *sale => match app.ledger.settle_dead(envelope).await {
+                Ok(Settled::Mismatch(why)) => Some(why),
                 Ok(outcome) => {
                     tracing::warn!(%sale, claim = %envelope.claim_id, trace = %envelope.trace_id, ?outcome, "a dead letter was settled");
                     committed(app, sale, std::slice::from_ref(envelope), &[outcome]);
+                    None
                 }
-                Err(error @ (LedgerError::Invalid(_) | LedgerError::NotFound)) => {
-                    alarm(sale, &message, &error.to_string())
-                }
+                Err(error @ (LedgerError::Invalid(_) | LedgerError::NotFound)) => Some(error.to_string()),
                 Err(error) => return Err(error),
-            }
-        } else {
-            alarm(sale, &message, "no claim of this sale");
+            },
+            Ok(envelope) => Some(format!("a message of the sale {}", envelope.sale)),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = hopeless {
+            alarm(sale, &message, &why);
+            app.ledger.keep_dead_letter(sale, &message.raw, &why).await?;
         }
         message.ack().await;
     }

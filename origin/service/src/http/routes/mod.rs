@@ -1,7 +1,9 @@
 //! The endpoints, one file each.
 
 pub mod admin_change;
+pub mod admin_check;
 pub mod admin_create;
+pub mod admin_dead_letters;
 pub mod admin_document;
 pub mod admin_rebuild;
 pub mod admin_reconcile;
