@@ -3,7 +3,7 @@
 use flashgate_shared::{
     BuyerId, ClaimId, Epoch, HoldId, Money, SaleId, UnixMs,
     order::{LostReason, OrderStatus, Release},
-    sale::{RebuildCause, SaleConfig, SaleState},
+    sale::{SaleConfig, SaleState},
     trace::TraceId,
 };
 use std::collections::BTreeMap;
@@ -220,23 +220,6 @@ pub struct Standing {
     pub quantity: u32,
     /// When the row was written.
     pub created_at_ms: UnixMs,
-}
-
-/// A rebuild of a sale's gate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RebuildRow {
-    /// The row.
-    pub id: i64,
-    /// Why.
-    pub cause: RebuildCause,
-    /// The epoch of its last cut, if it came to one.
-    pub epoch: Option<Epoch>,
-    /// Units that were free then.
-    pub on_offer: Option<i64>,
-    /// When it was ordered.
-    pub began_at_ms: UnixMs,
-    /// When the sale had its state again; none while it goes on.
-    pub ended_at_ms: Option<UnixMs>,
 }
 
 /// A message that could not be settled.

@@ -4,7 +4,7 @@
 //! load of the gate meets a newer epoch, and it cannot end a rebuild whose epoch is not its own.
 
 use crate::{
-    Cut, Ledger, LedgerError, RebuildRow, Result, Standing,
+    Cut, Ledger, LedgerError, Result, Standing,
     chain::{NewEntry, append},
     rows::{number, word},
     tx::{Locked, TxError, lock_stock, outer, transaction},
@@ -13,6 +13,7 @@ use flashgate_shared::{
     ClaimId, Epoch, SaleId,
     chain::EntryKind,
     sale::{RebuildCause, SaleState},
+    wire::Rebuild,
 };
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -60,7 +61,7 @@ impl Ledger {
     }
 
     /// The sale's rebuilds, the newest first.
-    pub async fn rebuilds(&self, sale: &SaleId) -> Result<Vec<RebuildRow>> {
+    pub async fn rebuilds(&self, sale: &SaleId) -> Result<Vec<Rebuild>> {
         let rows = sqlx::query!(
             "SELECT id, cause, epoch, on_offer, began_at_ms, ended_at_ms FROM gate_rebuilds
              WHERE sale = $1 ORDER BY id DESC LIMIT $2",
@@ -72,7 +73,7 @@ impl Ledger {
         .map_err(outer)?;
         rows.into_iter()
             .map(|row| {
-                Ok(RebuildRow {
+                Ok(Rebuild {
                     id: row.id,
                     cause: word("cause", &row.cause)?,
                     epoch: row.epoch,

@@ -77,7 +77,7 @@ async fn a_late_finish_of_a_load_does_not_open_a_bucket_without_its_receipts() -
     held(stock.claim(&a, 0).await?);
     let receipt = stock.receipts(&sale(), 1, &a.buyer).await?.remove(0).receipt.unwrap();
     let raw = raw(&shared().await?.redis().url()).await?;
-    let keys = ["stock", "buyers", "epoch", "loading"].map(|part| key("late", part));
+    let keys = ["stock", "buyers", "epoch", "loading", "server"].map(|part| key("late", part));
     let step = async |arguments: &[&str]| {
         let arguments: Vec<String> = arguments.iter().map(|&text| text.into()).collect();
         let answer: Value = raw.eval(LOAD, keys.to_vec(), arguments).await?;

@@ -13,7 +13,6 @@ use axum::{
     Json,
     extract::{Path, State},
 };
-use flashgate_ledger::RebuildRow;
 use flashgate_shared::wire::{AdminSale, Rebuild};
 use http::StatusCode;
 use std::sync::Arc;
@@ -36,17 +35,5 @@ pub async fn list(
     Path(id): Path<String>,
 ) -> Result<Json<Vec<Rebuild>>, Refusal> {
     let sale = row(&app, &id).await?.config.id;
-    let rows = app.ledger.rebuilds(&sale).await.map_err(AdminError::from)?;
-    Ok(Json(rows.into_iter().map(told).collect()))
-}
-
-fn told(row: RebuildRow) -> Rebuild {
-    Rebuild {
-        id: row.id,
-        cause: row.cause,
-        epoch: row.epoch,
-        on_offer: row.on_offer,
-        began_at_ms: row.began_at_ms,
-        ended_at_ms: row.ended_at_ms,
-    }
+    Ok(Json(app.ledger.rebuilds(&sale).await.map_err(AdminError::from)?))
 }
