@@ -132,8 +132,8 @@ pub struct Cluster {
 const BUS_OFFSET: u16 = 10_000;
 /// Highest port of a node: its bus stays below those that the system gives to outgoing connections.
 const NODE_PORT_MAX: u16 = 22_000;
-/// Ports that are looked at for a node.
-const PORT_TRIES: usize = 2_000;
+/// Ports that are looked at for a node: more than there are, because the search starts anywhere.
+const PORT_TRIES: usize = 1 << 16;
 
 fn node_port() -> Result<u16> {
     for _ in 0..PORT_TRIES {
