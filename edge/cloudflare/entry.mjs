@@ -1,8 +1,9 @@
 // The Worker's entry: hands requests to the gate's WebAssembly, and outlives its death.
 //
 // Rust panics abort here, and what JavaScript throws into the gate's code leaves it half way: the instance's
-// memory is then of no more use, for any request that was under way in it. So all of them are answered with 503, the instance is replaced by a new one, which knows
-// nothing, as after a start, and the isolate goes on with the next request. No decision is taken here.
+// memory is then of no more use, for any request that was under way in it. So all of them are answered with
+// 503, the instance is replaced by a new one, which knows nothing, as after a start, and the isolate goes on
+// with the next request. No decision is taken here.
 
 import { DurableObject } from "cloudflare:workers";
 import * as gate from "./gate.mjs";

@@ -2,7 +2,7 @@
 //! cannot change without an entry.
 
 use crate::{
-    Ledger, LedgerError, Result,
+    Ledger, LedgerError, Order, Result,
     rows::word,
     tx::{Locked, TxError, outer},
 };
@@ -23,6 +23,20 @@ pub(crate) struct NewEntry {
     /// By how much `sold` changes.
     pub units: i64,
     pub detail: Option<String>,
+}
+
+impl NewEntry {
+    /// What the chain says of a new order row: reserved, or lost.
+    pub(crate) fn of(shard: i16, order: &Order) -> Self {
+        let live = order.status.is_live();
+        Self {
+            shard,
+            kind: if live { EntryKind::Reserved } else { EntryKind::Lost },
+            claim: Some((order.claim_id, order.buyer.clone(), order.quantity)),
+            units: if live { i64::from(order.quantity) } else { 0 },
+            detail: order.reason.map(|reason| reason.to_string()),
+        }
+    }
 }
 
 /// Appends entries in this order, and moves `sold` by what they say. May be called again in the transaction.

@@ -2,11 +2,10 @@
 
 use crate::{
     Checkout, Ledger, LedgerError, Order, Result,
-    chain::append,
+    chain::{NewEntry, append},
     release::expire,
     rows::{self, Refusal},
     sales::settings,
-    settle::entry,
     tx::{TxError, lock_stock, outer, transaction},
 };
 use flashgate_shared::{
@@ -101,7 +100,7 @@ async fn declare_lost(
     };
     let shard = locked.shards.first().map_or(0, |s| s.shard);
     let order = refusal.into_order();
-    let lost = entry(shard, &order);
+    let lost = NewEntry::of(shard, &order);
     if rows::insert_orders(tx, name, &[(shard, order)]).await? == 1 {
         append(tx, name, sale, &mut locked, vec![lost]).await?;
     }

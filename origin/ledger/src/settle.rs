@@ -12,7 +12,6 @@ use crate::{
 };
 use flashgate_shared::{
     BuyerId, ClaimId, SaleId,
-    chain::EntryKind,
     envelope::ClaimEnvelope,
     order::{OrderStatus, ReleaseMode},
     sale::SaleConfig,
@@ -214,22 +213,10 @@ impl Drafts {
                 let missing = self.orders.len() - inserted;
                 return Err(TxError::Again(format!("{missing} orders met a row that was not there before")));
             }
-            let entries = self.orders.iter().map(|(shard, order)| entry(*shard, order)).collect();
+            let entries = self.orders.iter().map(|(shard, order)| NewEntry::of(*shard, order)).collect();
             append(tx, name, sale, locked, entries).await?;
         }
         insert_releases(tx, name, sale, locked.epoch, locked.now_ms, &self.releases).await
-    }
-}
-
-/// What the chain says of a new row.
-pub(crate) fn entry(shard: i16, order: &Order) -> NewEntry {
-    let live = order.status.is_live();
-    NewEntry {
-        shard,
-        kind: if live { EntryKind::Reserved } else { EntryKind::Lost },
-        claim: Some((order.claim_id, order.buyer.clone(), order.quantity)),
-        units: if live { i64::from(order.quantity) } else { 0 },
-        detail: order.reason.map(|reason| reason.to_string()),
     }
 }
 

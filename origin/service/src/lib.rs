@@ -10,6 +10,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 pub mod app;
+pub mod audit;
 pub mod claims;
 pub mod clock;
 pub mod config;

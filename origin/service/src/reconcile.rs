@@ -6,7 +6,7 @@
 
 use crate::{
     App,
-    http::routes::audit::{AuditError, audit},
+    audit::{AuditError, audit},
     roles::rebuild,
 };
 use flashgate_ledger::{LedgerError, SaleRow};

@@ -8,7 +8,7 @@ use crate::{
 };
 use flashgate_queue::Published;
 use flashgate_shared::{BucketIndex, HoldId, limits, sale::SaleState};
-use flashgate_stock::StockError;
+use flashgate_stock::{StockError, StockMap};
 use futures_util::{StreamExt, stream};
 use std::{sync::Arc, time::Duration};
 
@@ -42,16 +42,21 @@ async fn relay(app: &App, sale: &Arc<Sale>) -> Result<(), StockError> {
     let map = app.stock.stock_map(sale.id(), sale.row.config.buckets).await?;
     metrics::gauge!("flashgate_outbox_entries", "sale" => sale.id().to_string()).set(map.outbox() as f64);
     metrics::gauge!("flashgate_on_offer_units", "sale" => sale.id().to_string()).set(map.on_offer() as f64);
+    relay_buckets(app, sale, &map, limits::RELAY_AFTER_MS).await
+}
+
+/// What has waited so long, in every bucket whose outbox is not empty.
+pub async fn relay_buckets(app: &App, sale: &Sale, map: &StockMap, older_than_ms: i64) -> Result<(), StockError> {
     for (bucket, state) in (0..).zip(&map.buckets) {
         if state.outbox > 0 {
-            relay_bucket(app, sale, bucket, limits::RELAY_AFTER_MS).await?;
+            relay_bucket(app, sale, bucket, older_than_ms).await?;
         }
     }
     Ok(())
 }
 
 /// What has waited so long in one bucket, page by page, until a page is not wholly confirmed.
-pub async fn relay_bucket(app: &App, sale: &Sale, bucket: BucketIndex, older_than_ms: i64) -> Result<(), StockError> {
+async fn relay_bucket(app: &App, sale: &Sale, bucket: BucketIndex, older_than_ms: i64) -> Result<(), StockError> {
     let page_max = app.config.relay.batch_entries;
     while !app.shutdown.is_cancelled() {
         let page = app.stock.outbox(sale.id(), bucket, older_than_ms, page_max).await?;

@@ -156,11 +156,7 @@ async fn flush(app: &App, sale: &Sale) -> Result<(), RebuildError> {
     let mut empty = 0;
     while began.elapsed() < FLUSH_MAX && !(empty >= 2 && began.elapsed() >= FLUSH_MIN) && !app.shutdown.is_cancelled() {
         let map = app.stock.stock_map(sale.id(), sale.row.config.buckets).await?;
-        for (bucket, state) in (0..).zip(&map.buckets) {
-            if state.outbox > 0 {
-                outbox::relay_bucket(app, sale, bucket, 0).await?;
-            }
-        }
+        outbox::relay_buckets(app, sale, &map, 0).await?;
         // A broker that is away has nothing to wait for.
         let queued = app.queue.depth(sale.id()).await.map_or(0, |depth| depth.ready);
         empty = if map.outbox() == 0 && queued == 0 { empty + 1 } else { 0 };

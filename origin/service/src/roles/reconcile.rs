@@ -2,7 +2,6 @@
 
 use crate::{
     App,
-    http::problem::Refusal,
     reconcile::{OLDER_THAN_MS, Wish, reconcile},
     roles::{Next, Pace},
 };
@@ -21,8 +20,7 @@ pub async fn run(app: &App) {
                 continue;
             }
             if let Err(error) = reconcile(app, &sale.row, wish).await {
-                let refusal = Refusal::from(error);
-                done = Err(format!("{}: {}", sale.id(), refusal.0.detail.unwrap_or(refusal.0.title)));
+                done = Err(format!("{}: {error}", sale.id()));
             }
         }
         pace.rest(done).await;

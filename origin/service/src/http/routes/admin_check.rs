@@ -2,13 +2,11 @@
 
 use crate::{
     App,
+    audit::{AuditError, audit},
     http::{
         extract::Operator,
         problem::Refusal,
-        routes::{
-            admin_sales::{AdminError, row},
-            audit::{AuditError, audit},
-        },
+        routes::admin_sales::{AdminError, row},
     },
 };
 use axum::{

@@ -2,13 +2,11 @@
 
 use crate::{
     App,
+    audit::audit,
     http::{
         extract::Operator,
         problem::Refusal,
-        routes::{
-            admin_sales::{AdminError, row},
-            audit::audit,
-        },
+        routes::admin_sales::{AdminError, row},
     },
     reconcile::{OLDER_THAN_MS, Wish, reconcile},
 };
