@@ -67,7 +67,7 @@ pub fn check(from: impl BufRead) -> Result<(SaleId, Sum)> {
     while let Some(entry) = lines.next::<Entry>()? {
         checker.check(&entry).with_context(|| format!("line {}", lines.number))?;
     }
-    let sum = checker.sum();
+    let sum = checker.finish().context("at the end")?;
     if sum.heads != title.heads {
         bail!("after line {}: the entries end elsewhere than the first line says: some are missing", lines.number);
     }

@@ -101,6 +101,7 @@ impl Plan {
             opens_at_ms,
             closes_at_ms: opens_at_ms + SALE_MS,
             buckets: u16::try_from((self.stock / 10).clamp(1, BUCKETS_MAX))?,
+            shards: 1,
             admit_factor: self.admit_factor,
             enter_rate_per_s: ENTER_RATE_PER_S,
             pay_window_ms,

@@ -18,6 +18,8 @@ pub const ORIGIN_ANSWER_BYTES: usize = 256 * 1024;
 pub const ADMIN_BODY_BYTES: usize = 64 * 1024;
 /// Most entries of the ledger's chain in one answer.
 pub const LEDGER_PAGE_ENTRIES: u32 = 2_000;
+/// Most payments in one answer of the payment provider.
+pub const PAYMENTS_PAGE: usize = 500;
 /// Most keys in a JWK set.
 pub const JWK_SET_KEYS: usize = 8;
 /// Longest request target (path and query), in bytes.
@@ -26,6 +28,8 @@ pub const TARGET_BYTES: usize = 2048;
 pub const TRACEPARENT_BYTES: usize = 55;
 /// Most buckets in a sale: one claim may have to look into all of them.
 pub const BUCKETS_MAX: u16 = 256;
+/// Most stock rows that a sale's stock is split over: a cut locks all of them.
+pub const SHARDS_MAX: u16 = 32;
 /// Largest stock of a sale, in units.
 pub const TOTAL_MAX: u32 = 10_000_000;
 /// Largest `per_buyer_limit`, in units.

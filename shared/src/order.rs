@@ -111,6 +111,10 @@ words! {
         SoldMismatch = "sold_mismatch",
         /// Money that neither paid an order nor goes back. Nothing here mends that.
         UnmatchedPayment = "unmatched_payment",
+        /// Money that the provider has and the ledger was not told of: its notice was lost. Mended by noting it.
+        UnnoticedPayment = "unnoticed_payment",
+        /// A payment in the ledger that the provider does not know, or knows otherwise. Nothing here mends that.
+        UnknownPayment = "unknown_payment",
         /// A release that the gate has not taken for long. It goes on being tried.
         StuckRelease = "stuck_release",
         /// A refund that the provider has not confirmed for long. It goes on being tried.

@@ -112,6 +112,10 @@ pub struct SaleConfig {
     pub closes_at_ms: UnixMs,
     /// Redis buckets the stock is spread over.
     pub buckets: u16,
+    /// Rows of the ledger that the stock is split over: more than one lets settling use several connections
+    /// at once.
+    #[serde(default = "one_shard")]
+    pub shards: u16,
     /// Claims admitted a second = `admit_factor` × stock (design I6).
     pub admit_factor: f64,
     /// Entries admitted a second, all edges together.
@@ -129,6 +133,10 @@ pub struct SaleConfig {
     /// Per-address limits at the edge.
     #[serde(default)]
     pub address_limits: AddressLimits,
+}
+
+const fn one_shard() -> u16 {
+    1
 }
 
 /// What is wrong with a sale's settings; one line a person can act on.
@@ -189,6 +197,10 @@ impl SaleConfig {
         }
         if self.buckets == 0 || self.buckets > limits::BUCKETS_MAX {
             return fail("buckets", format!("must be 1 to {}", limits::BUCKETS_MAX));
+        }
+        let most = u32::from(limits::SHARDS_MAX).min(self.total);
+        if self.shards == 0 || u32::from(self.shards) > most {
+            return fail("shards", format!("must be 1 to {most}"));
         }
         for (field, value) in [("admit_factor", self.admit_factor), ("enter_rate_per_s", self.enter_rate_per_s)] {
             if !(value.is_finite() && value > 0.0 && value <= 1e6) {

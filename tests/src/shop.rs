@@ -111,6 +111,7 @@ impl Shop {
             opens_at_ms: now_ms - 60_000,
             closes_at_ms: now_ms + 3_600_000,
             buckets: 1,
+            shards: 1,
             admit_factor: 100.0,
             enter_rate_per_s: 1_000.0,
             pay_window_ms: 600_000,

@@ -105,6 +105,7 @@ fn fresh_sale(now_ms: i64) -> Result<SaleConfig> {
         opens_at_ms,
         closes_at_ms: opens_at_ms + LASTS_MS,
         buckets: 1,
+        shards: 1,
         admit_factor: 5.0,
         enter_rate_per_s: 100.0,
         pay_window_ms: 300_000,

@@ -200,6 +200,9 @@ struct CreateArgs {
     /// Redis buckets the stock is spread over [default: by the stock, at most 10]
     #[arg(long)]
     buckets: Option<u16>,
+    /// Rows of the ledger that the stock is split over: more let settling use several connections at once
+    #[arg(long, value_name = "ROWS", default_value_t = 1)]
+    shards: u16,
     /// Most claims that may wait to be settled [default: the stock, at least 1000]
     #[arg(long, value_name = "CLAIMS")]
     backlog_limit: Option<u32>,
@@ -233,6 +236,7 @@ impl CreateArgs {
             opens_at_ms: opens.as_millisecond(),
             closes_at_ms,
             buckets: self.buckets.unwrap_or(u16::try_from(per_bucket)?),
+            shards: self.shards,
             admit_factor: self.admit_factor,
             enter_rate_per_s: self.enter_rate,
             pay_window_ms: times::length_ms(&self.pay_window).context("--pay-window")?,

@@ -1,5 +1,5 @@
-//! Writing the chain (format: [`flashgate_shared::chain`]). `sold` changes here and nowhere else, so that it
-//! cannot change without an entry.
+//! Writing the chain (format: [`flashgate_shared::chain`]). `sold` and a shard's `total` change here and nowhere
+//! else, so that they cannot change without an entry.
 
 use crate::{
     Ledger, LedgerError, Order, Result,
@@ -22,6 +22,8 @@ pub(crate) struct NewEntry {
     pub claim: Option<(ClaimId, BuyerId, u32)>,
     /// By how much `sold` changes.
     pub units: i64,
+    /// By how much the shard's stock changes: free units that come from another one.
+    pub gained: i64,
     pub detail: Option<String>,
 }
 
@@ -34,8 +36,23 @@ impl NewEntry {
             kind: if live { EntryKind::Reserved } else { EntryKind::Lost },
             claim: Some((order.claim_id, order.buyer.clone(), order.quantity)),
             units: if live { i64::from(order.quantity) } else { 0 },
+            gained: 0,
             detail: order.reason.map(|reason| reason.to_string()),
         }
+    }
+
+    /// What is about the shard itself.
+    pub(crate) fn of_shard(shard: i16, kind: EntryKind, detail: Option<String>) -> Self {
+        Self { shard, kind, claim: None, units: 0, gained: 0, detail }
+    }
+
+    /// Free units go from one shard to another: what each of the two says of it.
+    pub(crate) fn moved(from: i16, to: i16, units: i64) -> [Self; 2] {
+        let side = |shard, other: i16, gained| Self {
+            gained,
+            ..Self::of_shard(shard, EntryKind::Moved, Some(other.to_string()))
+        };
+        [side(from, to, -units), side(to, from, units)]
     }
 }
 
@@ -62,7 +79,7 @@ pub(crate) async fn append(
             continue;
         }
         let rows = sqlx::query!(
-            "UPDATE stock SET sold = $3, chain_seq = $4, chain_head = $5, updated_at_ms = $6, updated_by = $7
+            "UPDATE stock SET sold = $3, chain_seq = $4, chain_head = $5, updated_at_ms = $6, updated_by = $7, total = $9
              WHERE sale = $1 AND shard = $2 AND chain_seq = $8",
             sale.as_str(),
             shard.shard,
@@ -71,7 +88,8 @@ pub(crate) async fn append(
             &shard.chain_head.0[..],
             locked.now_ms,
             name,
-            seq
+            seq,
+            shard.total
         )
         .execute(&mut *tx)
         .await?
@@ -90,9 +108,9 @@ fn next(sale: &SaleId, locked: &mut Locked, new: NewEntry) -> Result<Entry, Ledg
     let (now_ms, salt) = (locked.now_ms, &locked.salt);
     let shard = locked.shards.iter_mut().find(|shard| shard.shard == new.shard);
     let shard = shard.ok_or_else(|| LedgerError::Bug(format!("{sale} has no shard {}", new.shard)))?;
-    let sold = shard.sold + new.units;
-    if !(0..=shard.total).contains(&sold) {
-        let (now, total) = (shard.sold, shard.total);
+    let (sold, total) = (shard.sold + new.units, shard.total + new.gained);
+    if !(0..=total).contains(&sold) {
+        let now = shard.sold;
         return Err(LedgerError::Bug(format!("{} units on {now} sold of {total} in {sale}/{}", new.units, new.shard)));
     }
     let mut entry = Entry {
@@ -105,12 +123,13 @@ fn next(sale: &SaleId, locked: &mut Locked, new: NewEntry) -> Result<Entry, Ledg
         quantity: new.claim.as_ref().map_or(0, |(.., quantity)| i64::from(*quantity)),
         units: new.units,
         sold,
-        total: shard.total,
+        total,
         detail: new.detail,
         hash: Hash::ZERO,
     };
     entry.hash = entry.hash_after(&shard.chain_head, sale);
-    (shard.sold, shard.chain_seq, shard.chain_head) = (sold, entry.seq, entry.hash);
+    (shard.sold, shard.total) = (sold, total);
+    (shard.chain_seq, shard.chain_head) = (entry.seq, entry.hash);
     Ok(entry)
 }
 

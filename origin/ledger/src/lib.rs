@@ -31,13 +31,18 @@ pub use config::LedgerConfig;
 pub use error::{LedgerError, SettleError};
 pub use model::*;
 
-use flashgate_shared::UnixMs;
+use flashgate_shared::{SaleId, UnixMs};
 use sqlx::{
     Connection, PgConnection, PgPool,
     migrate::{MigrateError, Migrator},
     postgres::{PgConnectOptions, PgPoolOptions},
 };
-use std::{str::FromStr, time::Duration};
+use std::{
+    collections::HashMap,
+    str::FromStr,
+    sync::{Arc, RwLock},
+    time::Duration,
+};
 
 type Result<T, E = LedgerError> = std::result::Result<T, E>;
 
@@ -53,6 +58,8 @@ pub struct Ledger {
     /// For migrations: no statement time-out.
     plain: PgConnectOptions,
     config: LedgerConfig,
+    /// How many stock rows each sale has that was asked for; one entry a sale.
+    shards: Arc<RwLock<HashMap<SaleId, u16>>>,
 }
 
 impl Ledger {
@@ -73,8 +80,13 @@ impl Ledger {
                 .acquire_timeout(Duration::from_millis(config.acquire_timeout_ms))
                 .connect_lazy_with(bounded.clone())
         };
-        let ledger =
-            Self { settle: pool(config.pool_settle), reads: pool(config.pool_read), plain, config: config.clone() };
+        let ledger = Self {
+            settle: pool(config.pool_settle),
+            reads: pool(config.pool_read),
+            plain,
+            config: config.clone(),
+            shards: Arc::default(),
+        };
         ledger.ping().await?;
         Ok(ledger)
     }

@@ -6,10 +6,12 @@ use crate::{
     release::expire,
     rows::{self, Refusal},
     sales::settings,
-    tx::{TxError, lock_stock, outer, transaction},
+    tx::{Rows, TxError, lock_stock, outer, transaction},
 };
 use flashgate_shared::{
-    BuyerId, ClaimId, SaleId, limits,
+    BuyerId, ClaimId, SaleId,
+    ids::home_shard,
+    limits,
     order::{LostReason, OrderStatus},
     sale::SaleState,
     trace::TraceId,
@@ -40,7 +42,8 @@ impl Ledger {
     ) -> Result<Order> {
         let name = "declare_lost";
         let quantity = quantity.clamp(1, limits::PER_BUYER_MAX);
-        transaction!(self.reads, name, |tx| declare_lost(tx, name, sale, *claim_id, buyer, quantity, trace_id))
+        let home = home_shard(buyer, self.shards(sale).await?);
+        transaction!(self.reads, name, |tx| declare_lost(tx, name, sale, home, *claim_id, buyer, quantity, trace_id))
     }
 
     /// Starts a checkout, by the database's clock: until `pay_by_ms`, and only for the buyer's own
@@ -72,16 +75,18 @@ impl Ledger {
     }
 }
 
+#[allow(clippy::too_many_arguments)]
 async fn declare_lost(
     tx: &mut PgConnection,
     name: &'static str,
     sale: &SaleId,
+    shard: i16,
     claim_id: ClaimId,
     buyer: &BuyerId,
     quantity: u32,
     trace_id: TraceId,
 ) -> Result<Order, TxError> {
-    let mut locked = lock_stock(tx, sale).await?.ok_or(LedgerError::NotFound)?;
+    let mut locked = lock_stock(tx, sale, &Rows::one(shard)).await?.ok_or(LedgerError::NotFound)?;
     let (config, state) = settings(tx, sale).await?;
     if state == SaleState::Rebuilding {
         return Err(LedgerError::Conflict("the gate is being rebuilt".into()).into());
@@ -98,7 +103,6 @@ async fn declare_lost(
         trace_id,
         now_ms: locked.now_ms,
     };
-    let shard = locked.shards.first().map_or(0, |s| s.shard);
     let order = refusal.into_order();
     let lost = NewEntry::of(shard, &order);
     if rows::insert_orders(tx, name, &[(shard, order)]).await? == 1 {
@@ -118,9 +122,10 @@ async fn let_go(
     claim_id: &ClaimId,
     buyer: &BuyerId,
 ) -> Result<Order, TxError> {
-    // A claim's sale never changes: it may be read before the lock that it names.
-    let sale = own(rows::order(&mut *tx, claim_id).await?, buyer)?.sale;
-    let mut locked = lock_stock(tx, &sale).await?.ok_or(LedgerError::NotFound)?;
+    // A claim's sale and stock row never change: they may be read before the lock that they name.
+    let place = rows::places(&mut *tx, &[claim_id.0]).await?.remove(claim_id);
+    let (sale, shard) = place.ok_or(LedgerError::NotFound)?;
+    let mut locked = lock_stock(tx, &sale, &Rows::one(shard)).await?.ok_or(LedgerError::NotFound)?;
     let order = own(rows::order(&mut *tx, claim_id).await?, buyer)?;
     if order.status != OrderStatus::Reserved {
         return Ok(order);

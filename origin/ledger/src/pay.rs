@@ -9,7 +9,7 @@ use crate::{
     chain::{NewEntry, append},
     release::expire,
     rows::{self, number, word},
-    tx::{Locked, TxError, lock_stock, outer, transaction},
+    tx::{Locked, Rows, TxError, lock_stock, transaction},
 };
 use flashgate_shared::{
     ClaimId, SaleId, UnixMs,
@@ -18,7 +18,7 @@ use flashgate_shared::{
     wire::{NoticeKind, PaymentNotice},
 };
 use sqlx::PgConnection;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use uuid::Uuid;
 
 /// Longest payment or refund id of a provider, in bytes.
@@ -37,23 +37,28 @@ impl Ledger {
     /// The answers have the notices' length and order; a notice that cannot be applied spoils no other.
     pub async fn apply_notices(&self, notices: &[PaymentNotice]) -> Vec<Result<NoticeOutcome>> {
         let mut answers: Vec<Option<Result<NoticeOutcome>>> = notices.iter().map(refused).collect();
-        let sales = match self.sales_of(notices).await {
-            Ok(sales) => sales,
+        let claims: Vec<Uuid> = notices.iter().map(|n| n.claim_id.0).collect();
+        let places = match rows::places(&self.settle, &claims).await.map_err(LedgerError::from) {
+            Ok(places) => places,
             Err(error) => return answers.into_iter().map(|a| a.unwrap_or_else(|| Err(error.clone()))).collect(),
         };
-        // A claim's sale never changes: it may be read before the lock that it names.
+        // A claim's sale and stock row never change: they may be read before the lock that they name.
         let mut groups: BTreeMap<&SaleId, Vec<usize>> = BTreeMap::new();
         for (at, (notice, answer)) in notices.iter().zip(&answers).enumerate() {
             if answer.is_none() {
-                groups.entry(sales.get(&notice.claim_id).unwrap_or(&notice.sale)).or_default().push(at);
+                groups.entry(places.get(&notice.claim_id).map_or(&notice.sale, |(sale, _)| sale)).or_default().push(at);
             }
         }
         for (sale, group) in groups {
             let mut parts: Vec<&[usize]> = group.chunks(NOTICE_TRANSACTION_MESSAGES).rev().collect();
             while let Some(part) = parts.pop() {
                 let of_part: Vec<&PaymentNotice> = part.iter().filter_map(|&at| notices.get(at)).collect();
+                // A claim without a row may get one before the lock is taken, in whatever row of the stock.
+                let shards: Option<BTreeSet<i16>> =
+                    of_part.iter().map(|n| places.get(&n.claim_id).map(|(_, shard)| *shard)).collect();
+                let lock = shards.map_or(Rows::All, Rows::Of);
                 let name = "apply_notices";
-                match transaction!(self.settle, name, |tx| apply(tx, name, sale, &of_part)) {
+                match transaction!(self.settle, name, |tx| apply(tx, name, sale, &lock, &of_part)) {
                     Ok(outcomes) => {
                         outcomes.iter().for_each(count);
                         put(&mut answers, part, outcomes.into_iter().map(Ok));
@@ -69,16 +74,6 @@ impl Ledger {
         }
         let missing = || Err(LedgerError::Bug("a notice without an answer".into()));
         answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
-    }
-
-    /// The sales of those claims that have a row.
-    async fn sales_of(&self, notices: &[PaymentNotice]) -> Result<HashMap<ClaimId, SaleId>> {
-        let claims: Vec<Uuid> = notices.iter().map(|n| n.claim_id.0).collect();
-        let rows = sqlx::query!("SELECT claim_id, sale FROM orders WHERE claim_id = ANY($1)", &claims)
-            .fetch_all(&self.settle)
-            .await
-            .map_err(outer)?;
-        rows.into_iter().map(|r| Ok((ClaimId(r.claim_id), rows::word("sale", &r.sale)?))).collect()
     }
 }
 
@@ -123,9 +118,10 @@ async fn apply(
     tx: &mut PgConnection,
     name: &'static str,
     sale: &SaleId,
+    lock: &Rows,
     notices: &[&PaymentNotice],
 ) -> Result<Vec<NoticeOutcome>, TxError> {
-    let Some(mut locked) = lock_stock(tx, sale).await? else {
+    let Some(mut locked) = lock_stock(tx, sale, lock).await? else {
         return Ok(notices.iter().map(|_| NoticeOutcome::UnknownClaim).collect());
     };
     let mut judge = Judge {
@@ -294,6 +290,7 @@ async fn buy(
             kind: EntryKind::Paid,
             claim: Some((ClaimId(row.claim_id), word("buyer", &row.buyer)?, number("quantity", row.quantity)?)),
             units: 0,
+            gained: 0,
             detail: None,
         })
     });

@@ -7,7 +7,7 @@ use crate::{
     Cut, Ledger, LedgerError, Result, Standing,
     chain::{NewEntry, append},
     rows::{number, word},
-    tx::{Locked, TxError, lock_stock, outer, transaction},
+    tx::{Locked, Rows, TxError, lock_stock, outer, transaction},
 };
 use flashgate_shared::{
     ClaimId, Epoch, SaleId,
@@ -93,7 +93,7 @@ async fn order(
     cause: RebuildCause,
     seen: Option<Epoch>,
 ) -> Result<bool, TxError> {
-    let locked = lock_stock(tx, sale).await?.ok_or(LedgerError::NotFound)?;
+    let locked = lock_stock(tx, sale, &Rows::All).await?.ok_or(LedgerError::NotFound)?;
     if seen.is_some_and(|epoch| epoch != locked.epoch) {
         return Ok(false);
     }
@@ -139,7 +139,7 @@ async fn cut(
     owner: Uuid,
     gate_epoch: Epoch,
 ) -> Result<Cut, TxError> {
-    let mut locked = lock_stock(tx, sale).await?.ok_or(LedgerError::NotFound)?;
+    let mut locked = lock_stock(tx, sale, &Rows::All).await?.ok_or(LedgerError::NotFound)?;
     let mine = sqlx::query_scalar!(
         r#"SELECT EXISTS (SELECT FROM gate_rebuilds WHERE id = $1 AND owner = $2 AND ended_at_ms IS NULL) AS "mine!""#,
         rebuild,
@@ -160,14 +160,8 @@ async fn cut(
     )
     .execute(&mut *tx)
     .await?;
-    let rebuilt = locked.shards.iter().map(|shard| NewEntry {
-        shard: shard.shard,
-        kind: EntryKind::Rebuilt,
-        claim: None,
-        units: 0,
-        detail: Some(epoch.to_string()),
-    });
-    let rebuilt = rebuilt.collect();
+    let rebuilt = |shard: i16| NewEntry::of_shard(shard, EntryKind::Rebuilt, Some(epoch.to_string()));
+    let rebuilt = locked.shards.iter().map(|at| rebuilt(at.shard)).collect();
     append(tx, name, sale, &mut locked, rebuilt).await?;
     let superseded = sqlx::query!(
         "UPDATE gate_releases SET outcome = 'superseded', updated_at_ms = $2, updated_by = $3
@@ -232,7 +226,7 @@ async fn end(
     rebuild: i64,
     epoch: Epoch,
 ) -> Result<bool, TxError> {
-    let locked = lock_stock(tx, sale).await?.ok_or(LedgerError::NotFound)?;
+    let locked = lock_stock(tx, sale, &Rows::All).await?.ok_or(LedgerError::NotFound)?;
     if locked.epoch != epoch || state(tx, sale).await? != SaleState::Rebuilding {
         return Ok(false);
     }

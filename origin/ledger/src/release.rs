@@ -5,7 +5,8 @@ use crate::{
     Ledger, LedgerError, ReleaseOutcome, ReleaseRow, Result, SweepReport,
     chain::{NewEntry, append},
     rows::{number, word},
-    tx::{Locked, TxError, lock_stock, outer, transaction},
+    sales::home_shards,
+    tx::{Locked, Rows, TxError, lock_stock, outer, transaction},
 };
 use flashgate_shared::{
     BuyerId, ClaimId, Epoch, HoldId, SaleId, UnixMs,
@@ -100,6 +101,7 @@ pub(crate) async fn expire(
             kind: EntryKind::Expired,
             claim: Some((claim_id, buyer.clone(), units)),
             units: -i64::from(row.quantity),
+            gained: 0,
             detail: None,
         });
         releases.push(NewRelease {
@@ -115,27 +117,44 @@ pub(crate) async fn expire(
     insert_releases(tx, name, sale, locked.epoch, locked.now_ms, &releases).await
 }
 
-async fn sweep(tx: &mut PgConnection, name: &'static str, sale: &SaleId, limit: u32) -> Result<SweepReport, TxError> {
-    let mut locked = lock_stock(tx, sale).await?.ok_or(LedgerError::NotFound)?;
+/// Ends due holds that are counted in one stock row; how many.
+async fn sweep(
+    tx: &mut PgConnection,
+    name: &'static str,
+    sale: &SaleId,
+    shard: i16,
+    limit: u32,
+) -> Result<u32, TxError> {
+    let mut locked = lock_stock(tx, sale, &Rows::one(shard)).await?.ok_or(LedgerError::NotFound)?;
     let due = sqlx::query_scalar!(
         "SELECT claim_id FROM orders
          WHERE claim_id IN (SELECT claim_id FROM orders WHERE sale = $1 AND status = 'RESERVED' AND hold_until_ms <= $2
+                              AND shard = $4
                             ORDER BY hold_until_ms, claim_id LIMIT $3)
          ORDER BY claim_id FOR UPDATE",
         sale.as_str(),
         locked.now_ms,
-        i64::from(limit)
+        i64::from(limit),
+        shard
     )
     .fetch_all(&mut *tx)
     .await?;
     expire(tx, name, sale, &mut locked, &due).await?;
-    Ok(SweepReport { expired: due.len() as u64 })
+    Ok(number("due", due.len())?)
 }
 
 impl Ledger {
     /// Expires up to `limit` holds whose time is over. Repeating it is safe, several sweepers too.
     pub async fn sweep(&self, sale: &SaleId, limit: u32) -> Result<SweepReport> {
-        transaction!(self.settle, "sweep", |tx| sweep(tx, "sweep", sale, limit))
+        let mut expired = 0;
+        for shard in home_shards(self.shards(sale).await?) {
+            let left = limit.saturating_sub(expired);
+            if left == 0 {
+                break;
+            }
+            expired += transaction!(self.settle, "sweep", |tx| sweep(tx, "sweep", sale, shard, left))?;
+        }
+        Ok(SweepReport { expired: expired.into() })
     }
 
     /// Sales that have a hold whose time is over.

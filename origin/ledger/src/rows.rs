@@ -87,6 +87,17 @@ pub(crate) async fn order(db: impl PgExecutor<'_>, claim_id: &ClaimId) -> Result
     Ok(row.map(Order::try_from).transpose()?)
 }
 
+/// Where claims are that have a row: their sale, and the stock row they are counted in.
+pub(crate) async fn places(
+    db: impl PgExecutor<'_>,
+    claims: &[Uuid],
+) -> Result<HashMap<ClaimId, (SaleId, i16)>, TxError> {
+    let rows =
+        sqlx::query!("SELECT claim_id, sale, shard FROM orders WHERE claim_id = ANY($1)", claims).fetch_all(db).await?;
+    let places = rows.into_iter().map(|row| Ok((ClaimId(row.claim_id), (word("sale", &row.sale)?, row.shard))));
+    Ok(places.collect::<Result<_>>()?)
+}
+
 /// The orders of these claims.
 pub(crate) async fn orders(db: impl PgExecutor<'_>, claims: Vec<Uuid>) -> Result<HashMap<ClaimId, Order>, TxError> {
     let rows = sqlx::query_as!(

@@ -3,8 +3,8 @@
 use crate::{
     Ledger, LedgerError, Result, SaleRow,
     chain::{NewEntry, append},
-    rows::word,
-    tx::{TxError, lock_stock, outer, transaction},
+    rows::{number, word},
+    tx::{Rows, TxError, lock_stock, outer, transaction},
 };
 use flashgate_shared::{
     SaleId,
@@ -12,9 +12,7 @@ use flashgate_shared::{
     sale::{SaleConfig, SaleState},
 };
 use sqlx::{PgConnection, types::Json};
-
-/// The stock row of a sale that has one.
-const FIRST_SHARD: i16 = 0;
+use std::sync::PoisonError;
 
 struct Row {
     version: i64,
@@ -40,6 +38,22 @@ impl Ledger {
     pub async fn create_sale(&self, sale: &SaleConfig) -> Result<SaleRow> {
         sale.validate().map_err(|e| LedgerError::Invalid(e.to_string()))?;
         transaction!(self.reads, "create_sale", |tx| create(tx, "create_sale", sale))
+    }
+
+    /// How many stock rows the sale has: set for good when it is created. 1 for an unknown sale.
+    pub(crate) async fn shards(&self, sale: &SaleId) -> Result<u16> {
+        if let Some(known) = self.shards.read().unwrap_or_else(PoisonError::into_inner).get(sale) {
+            return Ok(*known);
+        }
+        let rows = sqlx::query_scalar!(r#"SELECT count(*) AS "rows!" FROM stock WHERE sale = $1"#, sale.as_str())
+            .fetch_one(&self.settle)
+            .await
+            .map_err(outer)?;
+        let rows: u16 = number("rows", rows)?;
+        if rows > 0 {
+            self.shards.write().unwrap_or_else(PoisonError::into_inner).insert(sale.clone(), rows);
+        }
+        Ok(rows.max(1))
     }
 
     /// One sale.
@@ -151,18 +165,29 @@ async fn create(tx: &mut PgConnection, name: &'static str, sale: &SaleConfig) ->
         return Err(LedgerError::Conflict(format!("the sale {} exists", config.id)).into());
     }
     sqlx::query!(
-        "INSERT INTO stock (sale, shard, total, updated_by) VALUES ($1, $2, $3, $4)",
+        "INSERT INTO stock (sale, shard, total, updated_by)
+         SELECT $1, shard - 1, total, $2 FROM UNNEST($3::bigint[]) WITH ORDINALITY AS d (total, shard)",
         config.id.as_str(),
-        FIRST_SHARD,
-        i64::from(config.total),
-        name
+        name,
+        &spread(config.total, config.shards)
     )
     .execute(&mut *tx)
     .await?;
-    let mut locked = lock_stock(tx, &config.id).await?.ok_or(LedgerError::NotFound)?;
-    let created = NewEntry { shard: FIRST_SHARD, kind: EntryKind::Created, claim: None, units: 0, detail: None };
-    append(tx, name, &config.id, &mut locked, vec![created]).await?;
+    let mut locked = lock_stock(tx, &config.id, &Rows::All).await?.ok_or(LedgerError::NotFound)?;
+    let created = locked.shards.iter().map(|at| NewEntry::of_shard(at.shard, EntryKind::Created, None)).collect();
+    append(tx, name, &config.id, &mut locked, created).await?;
     Ok(SaleRow { config, state: SaleState::Loading, state_after: None, epoch: 1, sold: 0 })
+}
+
+/// The stock rows of a sale that has so many.
+pub(crate) fn home_shards(shards: u16) -> impl Iterator<Item = i16> {
+    (0..shards).filter_map(|shard| i16::try_from(shard).ok())
+}
+
+/// Units over the stock rows, as evenly as can be.
+fn spread(total: u32, shards: u16) -> Vec<i64> {
+    let count = u32::from(shards.max(1));
+    (0..count).map(|at| i64::from(total / count) + i64::from(at < total % count)).collect()
 }
 
 /// The settings and the state, inside a transaction.
@@ -172,4 +197,16 @@ pub(crate) async fn settings(tx: &mut PgConnection, sale: &SaleId) -> Result<(Sa
             .fetch_one(tx)
             .await?;
     Ok((row.config.0, word("state", &row.state)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stock_rows_get_all_units_evenly() {
+        assert_eq!(spread(5, 1), [5]);
+        assert_eq!(spread(10, 4), [3, 3, 2, 2]);
+        assert_eq!(spread(4, 4), [1, 1, 1, 1]);
+    }
 }

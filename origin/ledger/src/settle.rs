@@ -8,16 +8,18 @@ use crate::{
     rows::{self, Refusal, word},
     sales::settings,
     table::{Book, Class, Known, Room, Tries},
-    tx::{Locked, TxError, lock_stock, transaction},
+    tx::{Locked, Rows, TxError, lock_stock, transaction},
 };
 use flashgate_shared::{
     BuyerId, ClaimId, SaleId,
     envelope::ClaimEnvelope,
-    order::{OrderStatus, ReleaseMode},
+    ids::home_shard,
+    order::{LostReason, OrderStatus, ReleaseMode},
     sale::SaleConfig,
 };
+use futures_util::future::join_all;
 use sqlx::PgConnection;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use uuid::Uuid;
 
 /// Most messages settled in one transaction: bounds how long the stock stays locked.
@@ -26,14 +28,42 @@ const SETTLE_TRANSACTION_MESSAGES: usize = 500;
 impl Ledger {
     /// Settles a batch in its order; the answers have the batch's length and order. Repeating it is safe.
     ///
+    /// Where the sale's stock is split, the messages of each row's buyers are settled at the same time, on
+    /// connections of their own; those of one buyer stay in their order.
+    ///
     /// A batch that Postgres refuses for its data is halved until the bad row stands alone; that one
     /// becomes `Mismatch`, its neighbours settle. On `Err` a part may have been settled: keep all messages.
     pub async fn settle(&self, sale: &SaleId, batch: &[ClaimEnvelope]) -> Result<Vec<Settled>, SettleError> {
+        let shards = self.shards(sale).await?;
+        let mut homes: BTreeMap<i16, Vec<usize>> = BTreeMap::new();
+        for (place, message) in batch.iter().enumerate() {
+            homes.entry(home_shard(&message.buyer, shards)).or_default().push(place);
+        }
+        let at_home = homes.into_iter().map(async |(home, places)| {
+            let messages: Vec<&ClaimEnvelope> = places.iter().filter_map(|&place| batch.get(place)).collect();
+            let settled = self.settle_at(sale, home, &messages).await?;
+            Ok::<_, SettleError>(places.into_iter().zip(settled).collect::<Vec<_>>())
+        });
+        // All are waited for, whatever becomes of one: a commit is not to be cut off.
         let mut settled = Vec::with_capacity(batch.len());
-        let mut parts: Vec<&[ClaimEnvelope]> = batch.chunks(SETTLE_TRANSACTION_MESSAGES).rev().collect();
+        for answers in join_all(at_home).await {
+            settled.extend(answers?);
+        }
+        settled.sort_by_key(|(place, _)| *place);
+        Ok(settled.into_iter().map(|(_, answer)| answer).inspect(count).collect())
+    }
+
+    /// Messages of buyers whose home is one stock row.
+    async fn settle_at(
+        &self,
+        sale: &SaleId,
+        home: i16,
+        messages: &[&ClaimEnvelope],
+    ) -> Result<Vec<Settled>, SettleError> {
+        let mut settled = Vec::with_capacity(messages.len());
+        let mut parts: Vec<&[&ClaimEnvelope]> = messages.chunks(SETTLE_TRANSACTION_MESSAGES).rev().collect();
         while let Some(part) = parts.pop() {
-            let name = "settle";
-            match transaction!(self.settle, name, |tx| settle_part(tx, name, sale, part, false)) {
+            match self.settle_part("settle", sale, home, part, false).await {
                 Ok(answers) => settled.extend(answers),
                 Err(LedgerError::Invalid(why) | LedgerError::Conflict(why)) if part.len() == 1 => {
                     settled.push(Settled::Mismatch(why));
@@ -46,17 +76,33 @@ impl Ledger {
                 Err(e) => return Err(e),
             }
         }
-        for answer in &settled {
-            count(answer);
-        }
         Ok(settled)
+    }
+
+    /// Under the lock of the home row if it has room, else under that of all rows: nobody is refused for
+    /// want of stock before all of it was looked at.
+    async fn settle_part(
+        &self,
+        name: &'static str,
+        sale: &SaleId,
+        home: i16,
+        part: &[&ClaimEnvelope],
+        dead: bool,
+    ) -> Result<Vec<Settled>, SettleError> {
+        for lock in [Rows::one(home), Rows::All] {
+            if let Some(answers) = transaction!(self.settle, name, |tx| settle(tx, name, sale, &lock, part, dead))? {
+                return Ok(answers);
+            }
+            metrics::counter!("flashgate_ledger_full_rows_total").increment(1);
+        }
+        Err(LedgerError::Bug(format!("{sale} has more stock rows than all")))
     }
 
     /// Passes a dead letter through the same table; only what would be reserved is refused as poison, and
     /// its units go back.
     pub async fn settle_dead(&self, envelope: &ClaimEnvelope) -> Result<Settled, SettleError> {
-        let (name, part) = ("settle_dead", std::slice::from_ref(envelope));
-        let answers = transaction!(self.settle, name, |tx| settle_part(tx, name, &envelope.sale, part, true))?;
+        let home = home_shard(&envelope.buyer, self.shards(&envelope.sale).await?);
+        let answers = self.settle_part("settle_dead", &envelope.sale, home, &[envelope], true).await?;
         let answer = answers.into_iter().next().ok_or_else(|| LedgerError::Bug("one message, no answer".into()))?;
         count(&answer);
         Ok(answer)
@@ -74,28 +120,34 @@ fn count(answer: &Settled) {
     metrics::counter!("flashgate_ledger_settled_total", "class" => class).increment(1);
 }
 
-/// The body: lock, read, judge, write.
-async fn settle_part(
+/// The body: lock, read, judge, write. `None`, and nothing written, when the locked rows have no room for a
+/// message and others may have.
+async fn settle(
     tx: &mut PgConnection,
     name: &'static str,
     sale: &SaleId,
-    part: &[ClaimEnvelope],
+    lock: &Rows,
+    part: &[&ClaimEnvelope],
     dead: bool,
-) -> Result<Vec<Settled>, TxError> {
-    let Some(mut locked) = lock_stock(tx, sale).await? else {
-        let unknown = |_: &ClaimEnvelope| Settled::Mismatch(format!("the ledger has no sale {sale}"));
-        return Ok(part.iter().map(unknown).collect());
+) -> Result<Option<Vec<Settled>>, TxError> {
+    let Some(mut locked) = lock_stock(tx, sale, lock).await? else {
+        let unknown = |_: &&ClaimEnvelope| Settled::Mismatch(format!("the ledger has no sale {sale}"));
+        return Ok(Some(part.iter().map(unknown).collect()));
     };
     let (config, _) = settings(tx, sale).await?;
+    let all_locked = locked.shards.len() >= usize::from(config.shards);
     let mut book = open_book(tx, &config, &locked, part, dead).await?;
     let mut drafts = Drafts::default();
     let mut answers = Vec::with_capacity(part.len());
     for message in part {
         let class = book.judge(message);
+        if !all_locked && matches!(class, Class::Lost { reason: LostReason::GateLeaked, .. }) {
+            return Ok(None);
+        }
         answers.push(drafts.add(&config, &locked, message, class)?);
     }
     drafts.write(tx, name, sale, &mut locked).await?;
-    Ok(answers)
+    Ok(Some(answers))
 }
 
 /// What the ledger knows of the batch's claims and buyers.
@@ -103,7 +155,7 @@ async fn open_book<'a>(
     tx: &mut PgConnection,
     sale: &'a SaleConfig,
     locked: &Locked,
-    part: &[ClaimEnvelope],
+    part: &[&ClaimEnvelope],
     dead: bool,
 ) -> Result<Book<'a>, TxError> {
     let claim_ids: Vec<Uuid> = part.iter().map(|m| m.claim_id.0).collect();
@@ -144,6 +196,7 @@ async fn open_book<'a>(
 #[derive(Default)]
 struct Drafts {
     orders: Vec<(i16, Order)>,
+    entries: Vec<NewEntry>,
     releases: Vec<NewRelease>,
 }
 
@@ -174,18 +227,24 @@ impl Drafts {
                     trace_id: message.trace_id,
                     now_ms: locked.now_ms,
                 };
-                self.orders.push((first_shard(locked)?, refusal.into_order()));
+                self.order(home_shard(&message.buyer, config.shards), refusal.into_order());
                 if let Some(units) = release {
                     self.release(message, units);
                 }
                 Settled::Lost(reason)
             }
-            Class::Reserve { shard } => {
+            Class::Reserve { shard, moves } => {
                 let order = reserve(config, locked, message)?;
-                self.orders.push((shard, order.clone()));
+                self.entries.extend(moves.into_iter().flat_map(|(from, units)| NewEntry::moved(from, shard, units)));
+                self.order(shard, order.clone());
                 Settled::Reserved(order)
             }
         })
+    }
+
+    fn order(&mut self, shard: i16, order: Order) {
+        self.entries.push(NewEntry::of(shard, &order));
+        self.orders.push((shard, order));
     }
 
     fn release(&mut self, message: &ClaimEnvelope, units: u32) {
@@ -213,8 +272,7 @@ impl Drafts {
                 let missing = self.orders.len() - inserted;
                 return Err(TxError::Again(format!("{missing} orders met a row that was not there before")));
             }
-            let entries = self.orders.iter().map(|(shard, order)| NewEntry::of(*shard, order)).collect();
-            append(tx, name, sale, locked, entries).await?;
+            append(tx, name, sale, locked, self.entries).await?;
         }
         insert_releases(tx, name, sale, locked.epoch, locked.now_ms, &self.releases).await
     }
@@ -245,9 +303,4 @@ fn reserve(config: &SaleConfig, locked: &Locked, message: &ClaimEnvelope) -> Res
 fn amount(config: &SaleConfig, quantity: u32) -> Result<flashgate_shared::Money, LedgerError> {
     let whole = config.price.times(quantity);
     whole.ok_or_else(|| LedgerError::Invalid(format!("the price of {quantity} units does not fit")))
-}
-
-fn first_shard(locked: &Locked) -> Result<i16, LedgerError> {
-    let first = locked.shards.first().map(|s| s.shard);
-    first.ok_or_else(|| LedgerError::Bug("no stock row".into()))
 }

@@ -4,7 +4,8 @@
 //! messages of a batch count for later ones.
 
 use flashgate_shared::{
-    BuyerId, ClaimId, Epoch, HoldId, SaleId, envelope::ClaimEnvelope, limits, order::LostReason, sale::SaleConfig,
+    BuyerId, ClaimId, Epoch, HoldId, SaleId, envelope::ClaimEnvelope, ids::home_shard, limits, order::LostReason,
+    sale::SaleConfig,
 };
 use std::collections::HashMap;
 
@@ -43,8 +44,8 @@ pub(crate) enum Class {
     Lost { reason: LostReason, release: Option<u32> },
     /// 3: the units go back; the claim's row stays.
     SecondHold,
-    /// 7.
-    Reserve { shard: i16 },
+    /// 7, counted in this stock row, to which free units come from others before: they had it only together.
+    Reserve { shard: i16, moves: Vec<(i16, i64)> },
 }
 
 /// What the ledger knows, under the lock.
@@ -74,13 +75,21 @@ impl Book<'_> {
                 },
             );
         }
-        if let Class::Reserve { shard } = class {
+        if let Class::Reserve { shard, moves } = &class {
             self.buyers.entry(message.buyer.clone()).or_default().live = true;
-            for room in self.room.iter_mut().filter(|r| r.shard == shard) {
-                room.free -= i64::from(message.quantity);
+            for (from, units) in moves {
+                self.change_room(*from, -units);
+                self.change_room(*shard, *units);
             }
+            self.change_room(*shard, -i64::from(message.quantity));
         }
         class
+    }
+
+    fn change_room(&mut self, shard: i16, units: i64) {
+        for room in self.room.iter_mut().filter(|room| room.shard == shard) {
+            room.free += units;
+        }
     }
 
     fn classify(&self, message: &ClaimEnvelope) -> Class {
@@ -123,11 +132,27 @@ impl Book<'_> {
         if self.dead {
             return lost(LostReason::Poison, Some(message.quantity));
         }
-        match self.room.iter().find(|r| r.free >= quantity) {
-            Some(room) => Class::Reserve { shard: room.shard },
-            // Free in sum, but in no one shard: an order remembers a single one.
-            None => Class::Mismatch(format!("{quantity} units fit no single stock row")),
+        self.place(home_shard(&message.buyer, self.sale.shards), quantity)
+    }
+
+    /// Where an order is counted for which there is room: in its home row, else in the first that holds it,
+    /// else at home after all, with what others have left.
+    fn place(&self, home: i16, quantity: i64) -> Class {
+        let at_home = self.room.iter().filter(|room| room.shard == home);
+        if let Some(room) = at_home.chain(&self.room).find(|room| room.free >= quantity) {
+            return Class::Reserve { shard: room.shard, moves: Vec::new() };
         }
+        let mut missing = quantity - self.room.iter().filter(|r| r.shard == home).map(|r| r.free).sum::<i64>();
+        let mut moves = Vec::new();
+        for room in self.room.iter().filter(|room| room.shard != home && room.free > 0) {
+            let units = room.free.min(missing);
+            if units == 0 {
+                break;
+            }
+            moves.push((room.shard, units));
+            missing -= units;
+        }
+        Class::Reserve { shard: home, moves }
     }
 
     /// Class 0: what no gate of ours can have said.
@@ -181,23 +206,35 @@ mod tests {
         }
     }
 
+    fn at(shard: i16) -> Class {
+        Class::Reserve { shard, moves: Vec::new() }
+    }
+
     #[test]
-    fn an_order_goes_to_a_stock_row_that_holds_it_and_all_rows_count_as_free() {
+    fn an_order_goes_home_else_where_there_is_room_else_others_give_what_is_missing() {
         let sale: SaleConfig = serde_json::from_str(
             r#"{"id":"s","version":1,"title":"t","price":{"amount_minor":1,"currency":"EUR"},"total":5,
-                "per_buyer_limit":5,"opens_at_ms":0,"closes_at_ms":1,"buckets":1,"admit_factor":5.0,
+                "per_buyer_limit":5,"opens_at_ms":0,"closes_at_ms":1,"buckets":1,"shards":2,"admit_factor":5.0,
                 "enter_rate_per_s":1.0,"pay_window_ms":1,"grace_ms":0,"second_try":false,"anonymous_entry":true,
                 "backlog_limit":1}"#,
         )
         .unwrap();
-        let room = vec![Room { shard: 0, free: 2 }, Room { shard: 1, free: 3 }];
+        let of = |home: i16| (0..).map(|n| format!("b{n}")).filter(move |n| home_shard(&n.parse().unwrap(), 2) == home);
+        let (mut zero, mut one) = (of(0), of(1));
+        let room = vec![Room { shard: 0, free: 3 }, Room { shard: 1, free: 4 }];
         let mut book =
             Book { sale: &sale, epoch: 1, claims: HashMap::new(), buyers: HashMap::new(), room, dead: false };
-        assert!(matches!(book.judge(&message("a", 4)), Class::Mismatch(_)));
-        assert_eq!(book.judge(&message("b", 3)), Class::Reserve { shard: 1 });
-        assert_eq!(book.judge(&message("c", 1)), Class::Reserve { shard: 0 });
-        assert_eq!(book.judge(&message("d", 2)), lost(LostReason::GateLeaked, Some(1)));
-        assert_eq!(book.judge(&message("e", 1)), Class::Reserve { shard: 0 });
-        assert_eq!(book.judge(&message("f", 1)), lost(LostReason::GateLeaked, Some(0)));
+        assert_eq!(book.judge(&message(&one.next().unwrap(), 1)), at(1), "at home");
+        assert_eq!(book.judge(&message(&one.next().unwrap(), 1)), at(1));
+        assert_eq!(book.judge(&message(&one.next().unwrap(), 3)), at(0), "home is too full");
+        assert_eq!(book.judge(&message(&zero.next().unwrap(), 1)), at(1));
+        assert_eq!(book.judge(&message(&zero.next().unwrap(), 2)), lost(LostReason::GateLeaked, Some(1)));
+        let room = vec![Room { shard: 0, free: 2 }, Room { shard: 1, free: 3 }];
+        book.room = room;
+        let moved = Class::Reserve { shard: 0, moves: vec![(1, 2)] };
+        assert_eq!(book.judge(&message(&zero.next().unwrap(), 4)), moved, "no row holds it, both do");
+        assert_eq!(book.room, [Room { shard: 0, free: 0 }, Room { shard: 1, free: 1 }]);
+        assert_eq!(book.judge(&message(&zero.next().unwrap(), 1)), at(1));
+        assert_eq!(book.judge(&message(&one.next().unwrap(), 1)), lost(LostReason::GateLeaked, Some(0)));
     }
 }

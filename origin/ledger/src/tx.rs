@@ -7,7 +7,10 @@
 use crate::{LedgerError, Result, chain::hash};
 use flashgate_shared::{Epoch, SaleId, UnixMs, chain::Hash};
 use sqlx::PgConnection;
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 /// Most runs of one body after deadlocks and serialization failures.
 const DEADLOCK_RUNS: u32 = 8;
@@ -172,7 +175,25 @@ pub(crate) struct Shard {
     pub chain_head: Hash,
 }
 
-/// A sale's stock rows, locked (rule R3).
+/// Which of a sale's stock rows a transaction locks. An order is counted in one row and remembers it; a buyer's
+/// new orders are judged under the lock of his home row at least ([`flashgate_shared::ids::home_shard`]), so
+/// that of two transactions about one buyer the later one sees what the earlier one did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Rows {
+    /// All of them: what is about the whole sale, and what fits no single row.
+    All,
+    /// These alone: others may change meanwhile.
+    Of(BTreeSet<i16>),
+}
+
+impl Rows {
+    /// A single row.
+    pub fn one(shard: i16) -> Self {
+        Self::Of([shard].into())
+    }
+}
+
+/// Stock rows of a sale, locked (rule R3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Locked {
     pub shards: Vec<Shard>,
@@ -194,13 +215,20 @@ struct Row {
     salt: Vec<u8>,
 }
 
-/// Rule R3: locks the sale's stock rows in ascending shard order. `None` for an unknown sale.
-pub(crate) async fn lock_stock(tx: &mut PgConnection, sale: &SaleId) -> Result<Option<Locked>, TxError> {
+/// Rule R3: locks stock rows of the sale in ascending shard order. `None` for an unknown sale.
+pub(crate) async fn lock_stock(tx: &mut PgConnection, sale: &SaleId, rows: &Rows) -> Result<Option<Locked>, TxError> {
+    let only: Option<Vec<i16>> = match rows {
+        Rows::All => None,
+        Rows::Of(shards) => Some(shards.iter().copied().collect()),
+    };
     let rows = sqlx::query_as!(
         Row,
         "SELECT t.shard, t.total, t.sold, t.epoch, t.chain_seq, t.chain_head, s.salt
-         FROM stock t JOIN sales s ON s.id = t.sale WHERE t.sale = $1 ORDER BY t.shard FOR UPDATE OF t",
-        sale.as_str()
+         FROM stock t JOIN sales s ON s.id = t.sale
+         WHERE t.sale = $1 AND ($2::smallint[] IS NULL OR t.shard = ANY($2))
+         ORDER BY t.shard FOR UPDATE OF t",
+        sale.as_str(),
+        only.as_deref()
     )
     .fetch_all(&mut *tx)
     .await?;

@@ -3,7 +3,7 @@
 use flashgate_ledger::{Ledger, LedgerConfig, Order, Settled};
 use flashgate_shared::{
     BuyerId, ClaimId, Epoch, HoldId, Money, SaleId,
-    chain::{Checker, Entry, EntryKind, Hash, Sum},
+    chain::{Checker, Sum},
     envelope::{ClaimEnvelope, ENVELOPE_VERSION},
     order::{LostReason, OrderStatus},
     sale::SaleConfig,
@@ -39,6 +39,7 @@ pub fn sale(id: &str, total: u32) -> SaleConfig {
         opens_at_ms: 0,
         closes_at_ms: i64::MAX,
         buckets: 4,
+        shards: 1,
         admit_factor: 5.0,
         enter_rate_per_s: 1_000.0,
         pay_window_ms: 600_000,
@@ -194,30 +195,9 @@ impl Bench {
         assert_eq!((sum.sold, sum.total), (audit.sold, audit.total), "the chain tells another story");
     }
 
-    /// Begins the chain of a shard that a test has added.
-    pub async fn begin_chain(&self, shard: i16, total: i64) {
-        let (claim_id, buyer, detail) = (None, None, None);
-        let (kind, quantity, units, sold, hash) = (EntryKind::Created, 0, 0, 0, Hash::ZERO);
-        let entry =
-            Entry { shard, seq: 1, at_ms: 1, kind, claim_id, buyer, quantity, units, sold, total, detail, hash };
-        let hash = entry.hash_after(&Hash::ZERO, &self.sale).0.to_vec();
-        sqlx::query(
-            "INSERT INTO ledger_entries (sale, shard, seq, at_ms, kind, quantity, units, sold, total, hash, written_by)
-             VALUES ($1, $2, 1, 1, 'created', 0, 0, 0, $3, $4, 'test')",
-        )
-        .bind(self.sale.as_str())
-        .bind(shard)
-        .bind(total)
-        .bind(&hash)
-        .execute(&self.sql)
-        .await
-        .unwrap();
-        sqlx::query("UPDATE stock SET chain_seq = 1, chain_head = $1 WHERE shard = $2")
-            .bind(&hash)
-            .bind(shard)
-            .execute(&self.sql)
-            .await
-            .unwrap();
+    /// Units and units sold of each stock row.
+    pub async fn rows(&self) -> Vec<(i64, i64)> {
+        sqlx::query_as("SELECT total, sold FROM stock ORDER BY shard").fetch_all(&self.sql).await.unwrap()
     }
 
     /// Follows the chain to its head.
@@ -228,7 +208,7 @@ impl Bench {
                 checker.check(&entry).unwrap();
             }
         }
-        let sum = checker.sum();
+        let sum = checker.finish().unwrap();
         assert_eq!(sum.heads, self.ledger.heads(&self.sale).await.unwrap());
         sum
     }

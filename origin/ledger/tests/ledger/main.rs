@@ -9,3 +9,4 @@ mod releases;
 mod sales;
 mod settle_batches;
 mod settle_table;
+mod shards;

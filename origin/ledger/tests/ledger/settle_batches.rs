@@ -160,29 +160,6 @@ async fn the_newest_order_is_the_live_one() {
 }
 
 #[tokio::test]
-async fn an_order_remembers_its_stock_row_and_gives_back_to_it() {
-    let bench = Bench::new(2).await;
-    bench.run("INSERT INTO stock (sale, shard, total, updated_by) VALUES ('phones', 1, 3, 'test')").await;
-    bench.begin_chain(1, 3).await;
-    let batch: Vec<_> = (0..6).map(|n| message(&format!("b{n}"), "k", 1, n)).collect();
-    assert_eq!(letters(&bench.settle(&batch).await), "RRRRRL");
-    let sold = || async {
-        let rows: Vec<(i16, i64)> =
-            sqlx::query_as("SELECT shard, sold FROM stock ORDER BY shard").fetch_all(&bench.sql).await.unwrap();
-        rows
-    };
-    assert_eq!(sold().await, [(0, 2), (1, 3)]);
-    for m in &batch[..5] {
-        bench.age(m.claim_id, 1_000_000).await;
-    }
-    bench.ledger.let_go(&batch[2].claim_id, &batch[2].buyer).await.unwrap();
-    assert_eq!(sold().await, [(0, 2), (1, 2)]);
-    bench.ledger.sweep(&bench.sale, 10).await.unwrap();
-    assert_eq!(sold().await, [(0, 0), (1, 0)]);
-    bench.sound().await;
-}
-
-#[tokio::test]
 async fn a_connection_cut_in_the_middle_is_unavailable_and_the_batch_settles_when_sent_again() {
     let bench = Bench::new(5).await;
     // The server ends our connection in mid-transaction, once.

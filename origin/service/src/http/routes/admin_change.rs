@@ -94,6 +94,7 @@ fn unchangeable(before: &SaleConfig, after: &SaleConfig) -> Result<(), SaleConfi
     for (field, same) in [
         ("total", before.total == after.total),
         ("buckets", before.buckets == after.buckets),
+        ("shards", before.shards == after.shards),
         ("price", before.price == after.price),
     ] {
         if !same {
@@ -124,6 +125,7 @@ mod tests {
         for (field, after) in [
             ("total", SaleConfig { total: 6, ..config() }),
             ("buckets", SaleConfig { buckets: 2, ..config() }),
+            ("shards", SaleConfig { shards: 2, ..config() }),
             ("price", SaleConfig { price: before.price.times(2).unwrap(), ..config() }),
         ] {
             assert_eq!(unchangeable(&before, &after).unwrap_err().field, field);
