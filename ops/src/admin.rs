@@ -5,8 +5,8 @@ use flashgate_shared::{
     problem::{PROBLEM_JSON, Problem, ProblemKind},
     sale::SaleConfig,
     wire::{
-        AdminSale, AuditReport, Check, ClosingReport, DeadLetter, DocumentAnswer, LedgerPage, Rebuild, Reconciliation,
-        TrafficReport,
+        AdminSale, AuditReport, Check, ClosingReport, DeadLetter, DocumentAnswer, Erasure, ErasureRequest, LedgerPage,
+        Rebuild, Reconciliation, TrafficReport,
     },
 };
 use reqwest::{Method, StatusCode, header};
@@ -147,6 +147,13 @@ impl AdminClient {
     /// Whether everything behind the edges is ready for the sale.
     pub async fn check(&self, sale: &SaleId) -> Result<Vec<Check>, AdminError> {
         self.call(Method::GET, &format!("/v1/admin/sales/{sale}/check"), None).await
+    }
+
+    /// Erases a buyer's personal data from a sale, or everybody's.
+    pub async fn erase(&self, sale: &SaleId, whose: &ErasureRequest) -> Result<Erasure, AdminError> {
+        let body = serde_json::to_value(whose);
+        let body = body.map_err(|e| AdminError::Unreadable { status: 0, cause: e.to_string() })?;
+        self.call(Method::POST, &format!("/v1/admin/sales/{sale}/erasures"), Some(body)).await
     }
 
     /// What became of a sale.

@@ -4,6 +4,7 @@ mod audit;
 mod change;
 mod check;
 mod demo;
+mod erase;
 mod page;
 mod publish;
 mod rebuild;

@@ -3,7 +3,8 @@
 //! `POST /v1/charges` (with `Idempotency-Key`) takes a charge and tells its outcome later, in a
 //! notice signed as Standard Webhooks 1.0 wants, repeated until the receiver says 2xx. What
 //! happens is chosen by the charge's `payment`: see [`Behaviour`]. `POST /v1/refunds` and
-//! `GET /v1/refunds/{key}` give money back, once per key. `GET /v1/ledger` tells all that was paid
+//! `GET /v1/refunds/{key}` give money back, once per key. `GET /v1/payments?sale=S&after=ID` tells what
+//! succeeded, for whoever compares his books with these. `GET /v1/ledger` tells all that was paid
 //! and given back, so that money can be audited without asking the shop.
 //!
 //! It must never be lenient: what a real provider would refuse, it refuses.
@@ -16,16 +17,17 @@ pub use book::{Behaviour, PaymentEntry, PaymentState, ProviderLedger, RefundEntr
 use anyhow::{Context, Result};
 use axum::{
     Json, Router,
-    extract::{DefaultBodyLimit, Path, State},
+    extract::{DefaultBodyLimit, Path, Query, State},
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use book::{Book, Refusal};
 use flashgate_shared::{
-    limits,
-    wire::{ChargeAnswer, ChargeRequest, IDEMPOTENCY_KEY_HEADER, RefundAnswer, RefundRequest},
+    SaleId, limits,
+    wire::{ChargeAnswer, ChargeRequest, IDEMPOTENCY_KEY_HEADER, PaymentsPage, RefundAnswer, RefundRequest},
 };
+use serde::Deserialize;
 use std::{
     net::SocketAddr,
     sync::{
@@ -66,6 +68,8 @@ pub(crate) struct Shared {
     refund_failures: AtomicU32,
     /// How many of the next refund calls are done and then answered with an error.
     refund_silences: AtomicU32,
+    /// How many of the next notices are lost.
+    notice_losses: AtomicU32,
     notices: notices::Sender,
     stopping: CancellationToken,
 }
@@ -93,6 +97,7 @@ impl Provider {
             notify_url: Mutex::new(config.notify_url),
             refund_failures: AtomicU32::new(0),
             refund_silences: AtomicU32::new(0),
+            notice_losses: AtomicU32::new(0),
             notices,
             stopping: CancellationToken::new(),
         });
@@ -126,6 +131,11 @@ impl Provider {
     /// All payments and refunds.
     pub fn ledger(&self) -> ProviderLedger {
         self.shared.book().ledger()
+    }
+
+    /// The notices of the next `count` decided payments are lost: they are never sent.
+    pub fn lose_notices(&self, count: u32) {
+        self.shared.notice_losses.store(count, Ordering::SeqCst);
     }
 
     /// The next `count` refund calls fail with 503 and are not done.
@@ -166,6 +176,7 @@ fn routes(shared: Arc<Shared>) -> Router {
         .route("/v1/charges", post(charge))
         .route("/v1/refunds", post(refund))
         .route("/v1/refunds/{key}", get(refund_by_key))
+        .route("/v1/payments", get(payments))
         .route("/v1/ledger", get(ledger))
         .layer(DefaultBodyLimit::max(limits::ADMIN_BODY_BYTES))
         .with_state(shared)
@@ -223,6 +234,20 @@ async fn refund_by_key(
 ) -> Result<Json<RefundAnswer>, Refusal> {
     let refund_id = shared.book().refund_by_key(&key).ok_or(Refusal::NoSuchRefund)?;
     Ok(Json(RefundAnswer { refund_id }))
+}
+
+/// Which payments.
+#[derive(Debug, Deserialize)]
+struct PaymentsQuery {
+    sale: SaleId,
+    after: Option<String>,
+}
+
+async fn payments(
+    State(shared): State<Arc<Shared>>,
+    Query(query): Query<PaymentsQuery>,
+) -> Result<Json<PaymentsPage>, Refusal> {
+    Ok(Json(PaymentsPage { payments: shared.book().succeeded(&query.sale, query.after.as_deref())? }))
 }
 
 async fn ledger(State(shared): State<Arc<Shared>>) -> Json<ProviderLedger> {

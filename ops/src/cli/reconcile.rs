@@ -47,10 +47,11 @@ pub(super) async fn run(args: ReconcileArgs) -> Result<ExitCode> {
 
 fn findings(found: &Reconciliation) -> String {
     let motion = if found.quiet { "at rest" } else { "in motion: counters are not compared" };
-    if found.drifts.is_empty() {
-        return format!("{}: {} ({motion})", found.sale, paint(stdout_colour(), "1;32", "all stores say the same"));
+    let verdict = if found.drifts.is_empty() { ("1;32", "all stores say the same") } else { ("1;31", "drift") };
+    let mut text = format!("{}: {} ({motion})", found.sale, paint(stdout_colour(), verdict.0, verdict.1));
+    for unseen in &found.unseen {
+        text += &format!("\n  {}  not compared: {unseen}", paint(stdout_colour(), "33", "warn"));
     }
-    let mut text = format!("{}: {} ({motion})", found.sale, paint(stdout_colour(), "1;31", "drift"));
     for drift in &found.drifts {
         let claim = drift.claim_id.map(|id| format!(" {id}")).unwrap_or_default();
         let repair = drift.repair.as_deref().unwrap_or("not mended");

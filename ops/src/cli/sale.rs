@@ -4,6 +4,7 @@ use super::{
     Where,
     change::{RollbackArgs, SetArgs},
     check,
+    erase::EraseArgs,
     publish::{self, AtEdges},
     rebuild, reconcile, say, stdout_colour, takes_stdout, write_json,
 };
@@ -67,6 +68,8 @@ enum SaleCommand {
     Check(AtEdges),
     /// Show messages that could not be settled, or send one of them again
     DeadLetters(DeadLettersArgs),
+    /// Erase who bought in a closed sale: one buyer, or everybody; the books stay whole
+    Erase(EraseArgs),
     /// Tell what became of a sale, with the heads of its ledger to be published
     Report(One),
     /// Write the sale's ledger to a file, for `flashgate audit --offline`
@@ -274,6 +277,7 @@ pub(super) async fn run(args: SaleArgs) -> Result<ExitCode> {
         SaleCommand::Diff(at) => return publish::diff(at, &args.place, args.json.as_ref()).await,
         SaleCommand::Check(at) => return check::run(at, &args.place, args.json.as_ref()).await,
         SaleCommand::DeadLetters(dead) => return dead.run(&args.place, args.json.as_ref()).await,
+        SaleCommand::Erase(erase) => return erase.run(&args.place, args.json.as_ref()).await,
         SaleCommand::Report(one) => return reconcile::report(&one.id, &args.place, args.json.as_ref()).await,
         SaleCommand::Export(export) => return export.run(&args.place).await,
         SaleCommand::Rebuild(one) => return rebuild::run(&one.id, &args.place, args.json.as_ref()).await,
@@ -300,6 +304,7 @@ pub(super) async fn run(args: SaleArgs) -> Result<ExitCode> {
             | SaleCommand::Export(_)
             | SaleCommand::Report(_)
             | SaleCommand::DeadLetters(_)
+            | SaleCommand::Erase(_)
             | SaleCommand::Check(_)
             | SaleCommand::Rebuild(_),
             _,

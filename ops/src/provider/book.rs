@@ -2,7 +2,8 @@
 
 use flashgate_shared::{
     ClaimId, Money, SaleId, UnixMs,
-    wire::{ChargeRequest, RefundRequest},
+    limits::PAYMENTS_PAGE,
+    wire::{ChargeRequest, ProviderPayment, RefundRequest},
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, str::FromStr, time::Duration};
@@ -114,6 +115,9 @@ pub struct PaymentEntry {
     pub state: PaymentState,
     /// When it was charged.
     pub charged_at_ms: UnixMs,
+    /// When it succeeded, if it did.
+    #[serde(default)]
+    pub succeeded_at_ms: Option<UnixMs>,
     /// How often its notice was taken by the receiver.
     pub notices_taken: u32,
 }
@@ -210,6 +214,7 @@ impl Book {
             payment: request.payment.clone(),
             state: PaymentState::Pending,
             charged_at_ms: now_ms,
+            succeeded_at_ms: None,
             notices_taken: 0,
         });
         self.by_id.insert(payment_id.clone(), at);
@@ -218,11 +223,34 @@ impl Book {
     }
 
     /// Decides a payment; the entry as it stands then.
-    pub fn decide(&mut self, payment_id: &str, state: PaymentState) -> Option<PaymentEntry> {
+    pub fn decide(&mut self, payment_id: &str, state: PaymentState, now_ms: UnixMs) -> Option<PaymentEntry> {
         let at = *self.by_id.get(payment_id)?;
         let entry = self.payments.get_mut(at)?;
         entry.state = state;
+        entry.succeeded_at_ms = (state == PaymentState::Succeeded).then_some(now_ms);
         Some(entry.clone())
+    }
+
+    /// Payments of a sale that succeeded, in the order of their charges, after that one: at most a page.
+    pub fn succeeded(&self, sale: &SaleId, after: Option<&str>) -> Result<Vec<ProviderPayment>, Refusal> {
+        let from = match after {
+            Some(id) => self.by_id.get(id).map(|at| at + 1).ok_or(Refusal::NoSuchPayment)?,
+            None => 0,
+        };
+        let mut back: HashMap<&str, i64> = HashMap::new();
+        for refund in &self.refunds {
+            *back.entry(&refund.payment_id).or_default() += refund.amount.amount_minor;
+        }
+        let of_sale = self.payments.iter().skip(from).filter(|p| p.sale == *sale);
+        let succeeded = of_sale.filter_map(|p| Some((p, p.succeeded_at_ms?))).take(PAYMENTS_PAGE);
+        let told = succeeded.map(|(payment, succeeded_at_ms)| ProviderPayment {
+            payment_id: payment.payment_id.clone(),
+            claim_id: payment.claim_id,
+            amount: payment.amount.clone(),
+            refunded_minor: back.get(payment.payment_id.as_str()).copied().unwrap_or_default(),
+            succeeded_at_ms,
+        });
+        Ok(told.collect())
     }
 
     /// Counts a notice that the receiver took.

@@ -3,7 +3,7 @@
 use super::{
     Shared,
     book::{Behaviour, PaymentEntry, PaymentState},
-    now_ms,
+    now_ms, take_one,
 };
 use anyhow::{Context, Result};
 use flashgate_shared::wire::{NoticeKind, PaymentNotice};
@@ -72,8 +72,10 @@ pub(crate) fn announce(shared: Arc<Shared>, payment_id: String, behaviour: Behav
         let stopping = shared.stopping.clone();
         let work = async {
             tokio::time::sleep(delay).await;
-            let entry = shared.book().decide(&payment_id, state);
-            if let Some(entry) = entry {
+            let entry = shared.book().decide(&payment_id, state, now_ms());
+            if let Some(entry) = entry
+                && !take_one(&shared.notice_losses)
+            {
                 // A provider that repeats a notice repeats its id.
                 let message_id = format!("msg-{}", Uuid::new_v4());
                 for _ in 0..copies {

@@ -13,6 +13,7 @@ mod audit;
 mod chain;
 mod config;
 mod dead_letters;
+mod erase;
 mod error;
 mod model;
 mod orders;
@@ -45,6 +46,10 @@ use std::{
 };
 
 type Result<T, E = LedgerError> = std::result::Result<T, E>;
+
+/// A transaction that has to find room on the disk for its data and in the log for its commit.
+const PROBE: &str = "CREATE TEMPORARY TABLE flashgate_probe ON COMMIT DROP AS
+    SELECT n, repeat(md5(n::text), 32) AS filler FROM generate_series(1, 1024) n";
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
 
@@ -105,6 +110,13 @@ impl Ledger {
     pub async fn ping(&self) -> Result<()> {
         sqlx::query("SELECT 1").execute(&self.reads).await.map_err(tx::outer)?;
         Ok(())
+    }
+
+    /// Whether Postgres takes writes: a megabyte to its disk, which goes again with its transaction.
+    pub async fn takes_writes(&self) -> Result<()> {
+        let mut tx = self.reads.begin().await.map_err(tx::outer)?;
+        sqlx::raw_sql(PROBE).execute(&mut *tx).await.map_err(tx::outer)?;
+        tx.commit().await.map_err(tx::outer)
     }
 
     /// The database's clock.

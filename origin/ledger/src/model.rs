@@ -246,6 +246,23 @@ pub struct UnmatchedPayment {
     pub claim_id: ClaimId,
 }
 
+/// A succeeded payment of a sale.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LedgerPayment {
+    /// The provider's id.
+    pub payment_id: String,
+    /// What it was for.
+    pub claim_id: ClaimId,
+    /// What was paid.
+    pub amount: Money,
+    /// When the ledger heard of it.
+    pub noted_at_ms: UnixMs,
+    /// It goes back, or went.
+    pub refund_ordered: bool,
+    /// The provider has confirmed that.
+    pub refunded: bool,
+}
+
 /// A release that the gate has not answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnansweredHold {

@@ -86,7 +86,8 @@ impl Ledger {
     }
 }
 
-async fn order(
+/// The body of an order; also part of an erasure.
+pub(crate) async fn order(
     tx: &mut PgConnection,
     name: &'static str,
     sale: &SaleId,

@@ -1,7 +1,12 @@
 //! What reconciling and the closing report ask of the ledger. Nothing is written here.
 
-use crate::{Ledger, Result, SaleFigures, UnansweredHold, UnmatchedPayment, rows::word, tx::outer};
+use crate::{
+    Ledger, LedgerPayment, Result, SaleFigures, UnansweredHold, UnmatchedPayment,
+    rows::{money, word},
+    tx::outer,
+};
 use flashgate_shared::{ClaimId, HoldId, SaleId};
+use std::collections::HashSet;
 use uuid::Uuid;
 
 /// Most rows of each sort that are told.
@@ -44,6 +49,45 @@ impl Ledger {
             .into_iter()
             .map(|row| UnmatchedPayment { payment_id: row.provider_payment_id, claim_id: ClaimId(row.claim_id) })
             .collect())
+    }
+
+    /// All succeeded payments of the sale, to be compared with the provider's.
+    pub async fn payments(&self, sale: &SaleId) -> Result<Vec<LedgerPayment>> {
+        let rows = sqlx::query!(
+            r#"SELECT provider_payment_id, p.claim_id, p.amount_minor, p.currency, p.created_at_ms,
+                      r.id IS NOT NULL AS "ordered!", r.provider_refund_id IS NOT NULL AS "refunded!"
+               FROM payments p LEFT JOIN refunds r ON r.payment_id = p.provider_payment_id
+               WHERE p.sale = $1"#,
+            sale.as_str()
+        )
+        .fetch_all(&self.reads)
+        .await
+        .map_err(outer)?;
+        rows.into_iter()
+            .map(|row| {
+                Ok(LedgerPayment {
+                    payment_id: row.provider_payment_id,
+                    claim_id: ClaimId(row.claim_id),
+                    amount: money(row.amount_minor, row.currency)?,
+                    noted_at_ms: row.created_at_ms,
+                    refund_ordered: row.ordered,
+                    refunded: row.refunded,
+                })
+            })
+            .collect()
+    }
+
+    /// Those of these payments that the ledger does not know.
+    pub async fn unknown_payments(&self, ids: &[String]) -> Result<HashSet<String>> {
+        let unknown = sqlx::query_scalar!(
+            r#"SELECT id AS "id!" FROM UNNEST($1::text[]) AS d (id)
+               WHERE NOT EXISTS (SELECT FROM payments p WHERE p.provider_payment_id = d.id)"#,
+            ids
+        )
+        .fetch_all(&self.reads)
+        .await
+        .map_err(outer)?;
+        Ok(unknown.into_iter().collect())
     }
 
     /// Releases of the sale that the gate has not answered for so long. At most 1,000.

@@ -1,6 +1,10 @@
 //! The handle to RabbitMQ.
 
 use crate::{QueueConfig, link::Link, publisher::Publisher};
+use lapin::{
+    BasicProperties, Confirmation,
+    options::{BasicPublishOptions, ConfirmSelectOptions},
+};
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
     sync::Arc,
@@ -78,6 +82,25 @@ impl Queue {
     /// Whether both connections stand, as far as is known without asking.
     pub async fn is_connected(&self) -> bool {
         self.inner.work.now().is_some() && self.inner.publishing.now().is_some()
+    }
+
+    /// Whether the broker takes messages, on the connection that claims are published on: one that belongs to
+    /// no queue is sent, and comes back. A broker that is short of memory or disk lets it wait.
+    pub async fn takes_messages(&self) -> Result<(), QueueError> {
+        let way = &self.inner.publishing;
+        let channel = way.channel().await?;
+        let probe = async {
+            channel.confirm_select(ConfirmSelectOptions::default()).await?;
+            let nowhere = format!("{}.nowhere", self.inner.config.prefix);
+            let back = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+            channel.basic_publish("".into(), nowhere.into(), back, b"", BasicProperties::default()).await?.await
+        };
+        let answered = way.in_time("taking a message", probe).await;
+        way.close(channel).await;
+        match answered? {
+            Confirmation::Nack(_) => Err(QueueError::Unavailable("the broker refused a message".into())),
+            Confirmation::Ack(_) | Confirmation::NotRequested => Ok(()),
+        }
     }
 
     /// Whether the broker answers, waiting for a lost connection to come back within the time of an

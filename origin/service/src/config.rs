@@ -31,6 +31,7 @@ pub struct Config {
     pub relay: RelayConfig,
     pub sweep: SweepConfig,
     pub reconcile: ReconcileConfig,
+    pub retention: RetentionConfig,
     pub log: LogConfig,
 }
 
@@ -40,6 +41,8 @@ pub struct Config {
 #[allow(missing_docs)]
 pub struct ServerConfig {
     pub listen: SocketAddr,
+    #[serde(default, deserialize_with = "address_or_empty")]
+    pub health_listen: Option<SocketAddr>,
     pub max_connections: usize,
     pub header_read_timeout_ms: u64,
     pub request_timeout_ms: u64,
@@ -101,6 +104,14 @@ pub struct ReconcileConfig {
     pub period_ms: u64,
 }
 
+/// `[retention]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct RetentionConfig {
+    pub after_s: u64,
+}
+
 /// `[sweep]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -116,6 +127,17 @@ pub struct SweepConfig {
 #[allow(missing_docs)]
 pub struct LogConfig {
     pub filter: String,
+}
+
+/// An address; empty is none.
+fn address_or_empty<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse()
+        .map(Some)
+        .map_err(|_| serde::de::Error::custom(format!("{text:?} is no address such as 127.0.0.1:8081")))
 }
 
 /// Why the settings are no good: one line for the operator.
@@ -193,9 +215,13 @@ mod tests {
     #[test]
     fn a_file_overrides_and_unknown_keys_are_refused_in_one_line() {
         assert_eq!(load("[token]\nissuer = \"x\"").unwrap().token.issuer, "x");
-        for bad in
-            ["[token]\nisuer = \"x\"", "[nonsense]\na = 1", "[redis]\nurll = \"x\"", "[server]\nmax_in_flight = 0"]
-        {
+        for bad in [
+            "[server]\nhealth_listen = \"here\"",
+            "[token]\nisuer = \"x\"",
+            "[nonsense]\na = 1",
+            "[redis]\nurll = \"x\"",
+            "[server]\nmax_in_flight = 0",
+        ] {
             let error = load(bad).err().unwrap().to_string();
             assert!(!error.contains('\n'), "{error}");
         }

@@ -18,6 +18,7 @@ pub mod gate;
 pub mod http;
 pub mod notices;
 pub mod provider;
+pub mod queues;
 pub mod reconcile;
 pub mod roles;
 pub mod run;
@@ -27,6 +28,7 @@ pub mod status;
 pub mod status_url;
 pub mod traffic;
 pub mod watchers;
+pub mod webhooks;
 
 pub use app::App;
 pub use config::Config;

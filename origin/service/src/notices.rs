@@ -4,6 +4,7 @@
 //! winners' payments behind one another and behind settling, each with a connection in hand; here those
 //! that arrive while a transaction runs make up the next one. A notice is answered after its commit.
 
+use crate::App;
 use flashgate_ledger::{Ledger, LedgerError, NoticeOutcome};
 use flashgate_shared::wire::PaymentNotice;
 use tokio::sync::{mpsc, oneshot};
@@ -53,4 +54,31 @@ async fn attend(ledger: Ledger, mut waiting: mpsc::Receiver<Job>) {
             let _ = answer.send(outcome);
         }
     }
+}
+
+/// Tells what became of a notice: the log, the metrics, and whoever waits for news of the claim.
+pub fn record(app: &App, notice: &PaymentNotice, outcome: &NoticeOutcome) {
+    let (payment, claim) = (&notice.payment_id, &notice.claim_id);
+    let word = match outcome {
+        NoticeOutcome::Paid => "paid",
+        NoticeOutcome::Repeat => "repeat",
+        NoticeOutcome::FailedNoted => "failed",
+        NoticeOutcome::Refunding { reason } => {
+            tracing::warn!(%payment, %claim, reason = reason.as_str(), "money that came too late goes back");
+            "refunding"
+        }
+        NoticeOutcome::Mismatch { expected, paid } => {
+            tracing::error!(%payment, %claim, %expected, %paid, "a wrong amount was paid; it goes back");
+            "mismatch"
+        }
+        NoticeOutcome::UnknownClaim => {
+            tracing::error!(%payment, %claim, "a payment for a claim that is not known here");
+            "unknown_claim"
+        }
+    };
+    metrics::counter!("flashgate_payment_notices_total", "outcome" => word).increment(1);
+    app.watchers.news(claim);
+    // Some of these end an order or owe money; both workers look for themselves.
+    app.releases.notify_one();
+    app.refunds.notify_one();
 }

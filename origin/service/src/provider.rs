@@ -1,7 +1,10 @@
 //! The payment provider, over HTTP. Every call carries the idempotency key under which it may be
 //! repeated; an answer that did not come is *unknown*, never "no".
 
-use flashgate_shared::wire::{ChargeAnswer, ChargeRequest, RefundAnswer, RefundRequest};
+use flashgate_shared::{
+    SaleId,
+    wire::{ChargeAnswer, ChargeRequest, PaymentsPage, RefundAnswer, RefundRequest},
+};
 use reqwest::{Client, RequestBuilder, StatusCode};
 use serde::de::DeserializeOwned;
 use std::time::Duration;
@@ -45,6 +48,13 @@ impl Provider {
     pub async fn refund(&self, id: Uuid, refund: &RefundRequest) -> Result<RefundAnswer, ProviderError> {
         let request = self.client.post(format!("{}/v1/refunds", self.base));
         send(request.header("idempotency-key", id.to_string()).json(refund)).await
+    }
+
+    /// Payments of a sale that succeeded, after this one.
+    pub async fn payments(&self, sale: &SaleId, after: Option<&str>) -> Result<PaymentsPage, ProviderError> {
+        let after = after.map(|id| [("after", id)]);
+        let request = self.client.get(format!("{}/v1/payments", self.base)).query(&[("sale", sale.as_str())]);
+        send(request.query(after.as_ref().map_or(&[][..], |pair| pair))).await
     }
 
     /// Whether the refund under this id was done before.

@@ -1,10 +1,14 @@
 //! From settings and roles to a running process, and to its end.
 
-use crate::{App, Config, http::server, roles};
+use crate::{
+    App, Config,
+    http::{self, server},
+    roles,
+};
 use anyhow::Context;
 use flashgate_ledger::Ledger;
 use metrics_exporter_prometheus::PrometheusHandle;
-use std::{collections::BTreeSet, io::Write, str::FromStr, sync::Arc};
+use std::{collections::BTreeSet, io::Write, net::SocketAddr, str::FromStr, sync::Arc};
 use tokio::{net::TcpListener, task::JoinSet};
 
 /// What a process may do.
@@ -16,7 +20,7 @@ pub enum Role {
     Work,
     /// Publishes again; gives units and money back; rebuilds gates.
     Relay,
-    /// Ends unpaid reservations.
+    /// Ends unpaid reservations; erases buyers whose time is over.
     Sweep,
     /// Compares the stores, and mends single holds.
     Reconcile,
@@ -71,14 +75,16 @@ pub async fn run(config: Config, roles: &BTreeSet<Role>, metrics: PrometheusHand
         tracing::info!("ending");
         shutdown.cancel();
     });
+    let health = match app.config.server.health_listen {
+        Some(listen) => Some(listen_on(listen, "health").await?),
+        None => None,
+    };
+    if let Some(listener) = health {
+        background.spawn(server::serve(app.clone(), http::health_router(app.clone()), listener));
+    }
     if roles.contains(&Role::Serve) {
-        let listen = app.config.server.listen;
-        let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
-        let address = listener.local_addr()?;
-        tracing::info!(%address, "listening");
-        let mut out = std::io::stdout();
-        writeln!(out, "listening http://{address}").and_then(|()| out.flush())?;
-        server::serve(app.clone(), listener).await;
+        let listener = listen_on(app.config.server.listen, "listening").await?;
+        server::serve(app.clone(), http::router(app.clone()), listener).await;
     } else {
         app.shutdown.cancelled().await;
     }
@@ -91,6 +97,16 @@ pub async fn run(config: Config, roles: &BTreeSet<Role>, metrics: PrometheusHand
     let _ = tokio::time::timeout(grace, app.confirmed.flush(&app)).await;
     tracing::info!("ended");
     Ok(())
+}
+
+/// Listens, and says where on standard output: `WORD http://ADDRESS`.
+async fn listen_on(listen: SocketAddr, word: &str) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
+    let address = listener.local_addr()?;
+    tracing::info!(%address, "{word}");
+    let mut out = std::io::stdout();
+    writeln!(out, "{word} http://{address}").and_then(|()| out.flush())?;
+    Ok(listener)
 }
 
 fn start_background(app: &Arc<App>, roles: &BTreeSet<Role>, tasks: &mut JoinSet<()>) {
@@ -125,6 +141,7 @@ fn start_background(app: &Arc<App>, roles: &BTreeSet<Role>, tasks: &mut JoinSet<
     }
     if roles.contains(&Role::Sweep) {
         start!("sweep", |app| roles::sweep::run(&app));
+        start!("retention", |app| roles::retention::run(&app));
     }
     if roles.contains(&Role::Reconcile) {
         start!("reconcile", |app| roles::reconcile::run(&app));

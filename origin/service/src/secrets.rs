@@ -3,6 +3,7 @@
 use crate::{
     config::{SecretsConfig, TokenConfig},
     status_url::MacKeys,
+    webhooks::Webhooks,
 };
 use anyhow::{Context, bail};
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
@@ -10,7 +11,10 @@ use base64::{
     Engine,
     prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
 };
-use flashgate_shared::token::{EntryClaims, KeySet, public_jwk};
+use flashgate_shared::{
+    UnixMs,
+    token::{EntryClaims, KeySet, public_jwk},
+};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde::Serialize;
 use std::path::Path;
@@ -35,7 +39,7 @@ pub struct Secrets {
     pub keys: KeySet,
     /// The shop's public keys; empty without entry by assertion.
     pub shop_keys: KeySet,
-    webhooks: Vec<standardwebhooks::Webhook>,
+    webhooks: Webhooks,
     document: Option<(EncodingKey, String)>,
 }
 
@@ -60,10 +64,7 @@ impl Secrets {
             keys: KeySet::from_json(&jwks)?,
             jwks,
             shop_keys: shop_keys(&token.shop_jwks_file)?,
-            webhooks: secrets(&config.webhook_secret_file)?
-                .iter()
-                .map(|secret| webhook(secret))
-                .collect::<Result<_, _>>()?,
+            webhooks: Webhooks::new(&secrets(&config.webhook_secret_file)?)?,
         })
     }
 
@@ -77,9 +78,9 @@ impl Secrets {
         is_one_of(&self.admin_tokens, given)
     }
 
-    /// Whether the payment provider signed this notice.
-    pub fn is_notice(&self, body: &[u8], headers: &http::HeaderMap) -> bool {
-        self.webhooks.iter().any(|webhook| webhook.verify(body, headers).is_ok())
+    /// Whether the payment provider signed this notice, by the authority's time.
+    pub fn is_notice(&self, body: &[u8], headers: &http::HeaderMap, now_ms: UnixMs) -> bool {
+        self.webhooks.signed(body, headers, now_ms)
     }
 
     /// Whether sale documents can be signed.
@@ -103,7 +104,7 @@ impl Secrets {
 }
 
 /// Compares with all of them, whichever fits.
-fn is_one_of(secrets: &[Vec<u8>], given: &[u8]) -> bool {
+pub(crate) fn is_one_of(secrets: &[Vec<u8>], given: &[u8]) -> bool {
     secrets.iter().fold(Choice::from(0), |found, secret| found | secret.ct_eq(given)).into()
 }
 
@@ -119,12 +120,6 @@ fn secrets(path: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
         bail!("{}: at most {SECRETS_PER_FILE} secrets, a line each", path.display());
     }
     Ok(secrets)
-}
-
-fn webhook(secret: &[u8]) -> anyhow::Result<standardwebhooks::Webhook> {
-    let text = std::str::from_utf8(secret).context("the webhook secret is no text")?;
-    standardwebhooks::Webhook::new(text)
-        .map_err(|_| anyhow::anyhow!("the webhook secret is not of the form whsec_<base64>"))
 }
 
 /// The key of sale documents and its name.

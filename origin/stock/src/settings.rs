@@ -15,6 +15,12 @@ pub struct Persistence {
     pub appendfsync: Option<String>,
     /// `maxmemory-policy`: must be `noeviction`.
     pub maxmemory_policy: Option<String>,
+    /// `aof_last_write_status`: anything but `ok` is a disk that takes no more.
+    pub last_write: Option<String>,
+    /// `used_memory`, in bytes.
+    pub used_bytes: Option<u64>,
+    /// `maxmemory`, in bytes; 0 is no limit but the machine's.
+    pub max_bytes: Option<u64>,
 }
 
 impl Stock {
@@ -30,10 +36,38 @@ impl Stock {
                 Err(error) => Err(error.into()),
             }
         };
+        let command = CustomCommand::new_static("INFO", ClusterHash::Random, false);
+        let info = match client.custom::<String, _>(command, Vec::<String>::new()).await {
+            Ok(text) => text,
+            Err(error) if error.details().starts_with("ERR") || error.details().starts_with("NOPERM") => String::new(),
+            Err(error) => return Err(error.into()),
+        };
         Ok(Persistence {
+            last_write: field(&info, "aof_last_write_status").map(str::to_owned),
+            used_bytes: field(&info, "used_memory").and_then(|bytes| bytes.parse().ok()),
+            max_bytes: field(&info, "maxmemory").and_then(|bytes| bytes.parse().ok()),
             appendonly: setting("appendonly").await?,
             appendfsync: setting("appendfsync").await?,
             maxmemory_policy: setting("maxmemory-policy").await?,
         })
+    }
+}
+
+/// A field of what INFO tells: lines of `name:value`.
+fn field<'t>(info: &'t str, name: &str) -> Option<&'t str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_found_by_its_whole_name() {
+        let info = "# Memory\r\nused_memory:7\r\nused_memory_rss:9\r\nmaxmemory:0\r\n";
+        assert_eq!(
+            (field(info, "used_memory"), field(info, "maxmemory"), field(info, "memory")),
+            (Some("7"), Some("0"), None)
+        );
     }
 }

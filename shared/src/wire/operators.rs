@@ -119,6 +119,9 @@ pub struct Reconciliation {
     pub drifts: Vec<Drift>,
     /// Nothing was in motion: the counters could be compared.
     pub quiet: bool,
+    /// What could not be compared, and why.
+    #[serde(default)]
+    pub unseen: Vec<String>,
 }
 
 /// `GET /v1/admin/sales/{sale}/report`: what became of a sale. Final once the sale is closed and quiet.

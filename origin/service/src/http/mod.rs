@@ -16,6 +16,18 @@ use flashgate_shared::problem::ProblemKind;
 use problem::Refusal;
 use std::sync::Arc;
 
+/// What whoever runs the process asks: the routes of a process that serves nobody else.
+pub fn health_router(app: Arc<App>) -> Router {
+    use routes::health;
+    Router::new()
+        .route("/healthz", get(health::alive))
+        .route("/readyz", get(health::ready))
+        .route("/metrics", get(health::metrics))
+        .fallback(async || Refusal::from(ProblemKind::NotFound))
+        .method_not_allowed_fallback(async || Refusal::from(ProblemKind::MethodNotAllowed))
+        .with_state(app)
+}
+
 /// All routes.
 pub fn router(app: Arc<App>) -> Router {
     use routes::*;
@@ -43,6 +55,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/admin/sales/{sale}/dead-letters", get(admin_dead_letters::list))
         .route("/v1/admin/sales/{sale}/dead-letters/{letter}/replay", post(admin_dead_letters::replay))
         .route("/v1/admin/sales/{sale}/check", get(admin_check::handler))
+        .route("/v1/admin/sales/{sale}/erasures", post(admin_erase::handler))
         .route("/v1/admin/sales/{sale}/report", get(admin_reconcile::report))
         .route("/v1/admin/sales/{sale}/ledger", get(ledger::handler))
         .route("/v1/admin/sales/{sale}/audit", get(audit::handler))

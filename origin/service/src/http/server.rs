@@ -26,8 +26,7 @@ const PREFACE_POLL: Duration = Duration::from_millis(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until shutdown; returns when every connection has ended, or the grace is over.
-pub async fn serve(app: Arc<App>, listener: TcpListener) {
-    let router = super::router(app.clone());
+pub async fn serve(app: Arc<App>, router: axum::Router, listener: TcpListener) {
     let connections = Arc::new(Semaphore::new(app.config.server.max_connections));
     let graceful = GracefulShutdown::new();
     loop {

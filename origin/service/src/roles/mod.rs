@@ -6,6 +6,7 @@ pub mod rebuild;
 pub mod reconcile;
 pub mod refunds;
 pub mod releases;
+pub mod retention;
 pub mod settle;
 pub mod sweep;
 

@@ -2,7 +2,7 @@
 //! broker has confirmed. It composes nothing: an entry carries its own epoch and trace.
 
 use crate::{
-    App,
+    App, queues,
     roles::{Next, Pace},
     sales::Sale,
 };
@@ -74,7 +74,14 @@ async fn relay_bucket(app: &App, sale: &Sale, bucket: BucketIndex, older_than_ms
             app.stock.outbox_delete(sale.id(), &confirmed).await?;
             metrics::counter!("flashgate_relayed_total").increment(confirmed.len() as u64);
         }
-        if confirmed.len() < read || read < page_max as usize {
+        if confirmed.len() < read {
+            // A broker that is away has lost nothing, as far as is known.
+            if let Err(error) = queues::restore(app, &sale.row.config).await {
+                tracing::debug!(%error, sale = %sale.id(), "what was not confirmed waits");
+            }
+            break;
+        }
+        if read < page_max as usize {
             break;
         }
     }

@@ -8,6 +8,7 @@ use crate::{
         problem::Refusal,
         routes::admin_sales::{AdminError, row},
     },
+    provider::ProviderError,
 };
 use axum::{
     Json,
@@ -17,13 +18,16 @@ use flashgate_ledger::SaleRow;
 use flashgate_shared::{
     Clock, UnixMs,
     sale::{SalePhase, SaleState},
-    wire::{AuditReport, Check, Finding},
+    wire::{AuditReport, Check, Finding, PaymentsPage},
 };
 use flashgate_stock::Persistence;
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc};
 
 /// How far the clocks of the stores may be from one another, in milliseconds.
 const CLOCKS_APART_MS: i64 = 500;
+
+/// How full Redis may be before a sale.
+const MEMORY_SHARE_MAX: f64 = 0.5;
 
 /// Looks at everything; the answer has a line for each thing, good or not.
 pub async fn handler(
@@ -45,6 +49,9 @@ pub async fn handler(
         clocks(ledger_ms, redis_ms),
     ];
     checks.extend(persistence(&app.stock.persistence().await.map_err(AuditError::Stock)?));
+    checks.push(writes("postgres", app.ledger.takes_writes().await));
+    checks.push(writes("rabbitmq", app.queue.takes_messages().await));
+    checks.push(provider(app.provider.payments(&row.config.id, None).await));
     checks.push(documents(app.secrets.has_document_key()));
     Ok(Json(checks))
 }
@@ -109,7 +116,44 @@ fn persistence(found: &Persistence) -> Vec<Check> {
         setting("appendonly", &found.appendonly, "yes", Finding::No),
         setting("appendfsync", &found.appendfsync, "always", Finding::Warn),
         setting("maxmemory-policy", &found.maxmemory_policy, "noeviction", Finding::No),
+        match found.last_write.as_deref() {
+            Some("ok") => check("redis", Finding::Yes, "its last write reached the disk"),
+            Some(status) => check("redis", Finding::No, format!("its last write is {status}: is its disk full?")),
+            None => check("redis", Finding::Warn, "whether its disk takes writes cannot be seen"),
+        },
+        memory(found.used_bytes, found.max_bytes),
     ]
+}
+
+/// Under `noeviction` a full Redis refuses claims.
+fn memory(used_bytes: Option<u64>, max_bytes: Option<u64>) -> Check {
+    match (used_bytes, max_bytes) {
+        (Some(used), Some(max)) if max > 0 => {
+            let share = used as f64 / max as f64;
+            let finding = if share <= MEMORY_SHARE_MAX { Finding::Yes } else { Finding::No };
+            check("redis", finding, format!("{:.0} % of maxmemory are used", share * 100.0))
+        }
+        (Some(_), Some(_)) => check("redis", Finding::Yes, "no maxmemory is set"),
+        _ => check("redis", Finding::Warn, "how much memory it has left cannot be seen"),
+    }
+}
+
+/// A write that the store really made just now: what a full disk refuses.
+fn writes(what: &str, made: Result<(), impl Display>) -> Check {
+    match made {
+        Ok(()) => check(what, Finding::Yes, "takes writes"),
+        Err(error) => check(what, Finding::No, format!("takes no writes: {error}")),
+    }
+}
+
+fn provider(told: Result<PaymentsPage, ProviderError>) -> Check {
+    match told {
+        Ok(_) => check("provider", Finding::Yes, "tells its payments: the reconciler compares them"),
+        Err(ProviderError::Refused(_)) => {
+            check("provider", Finding::Warn, "tells no payments: one whose notice is lost will not be found")
+        }
+        Err(error) => check("provider", Finding::No, format!("nobody can pay: {error}")),
+    }
 }
 
 fn documents(has_key: bool) -> Check {
@@ -129,13 +173,37 @@ mod tests {
     fn what_redis_would_forget_is_told() {
         let text = |text: &str| Some(text.to_owned());
         let found = |a: Option<String>, f: Option<String>, m: Option<String>| {
-            let found = Persistence { appendonly: a, appendfsync: f, maxmemory_policy: m };
-            persistence(&found).into_iter().map(|check| check.finding).collect::<Vec<_>>()
+            let found = Persistence { appendonly: a, appendfsync: f, maxmemory_policy: m, ..Persistence::default() };
+            persistence(&found).into_iter().map(|check| check.finding).take(3).collect::<Vec<_>>()
         };
         use Finding::{No, Warn, Yes};
         assert_eq!(found(text("yes"), text("always"), text("noeviction")), [Yes, Yes, Yes]);
         assert_eq!(found(text("no"), text("everysec"), text("allkeys-lru")), [No, Warn, No]);
         assert_eq!(found(None, None, None), [Warn, Warn, Warn]);
+    }
+
+    #[test]
+    fn a_store_that_is_full_is_told() {
+        let findings =
+            |found: Persistence| persistence(&found).into_iter().skip(3).map(|check| check.finding).collect::<Vec<_>>();
+        let of = |status: &str, used, max| Persistence {
+            last_write: Some(status.to_owned()),
+            used_bytes: Some(used),
+            max_bytes: Some(max),
+            ..Persistence::default()
+        };
+        use Finding::{No, Warn, Yes};
+        assert_eq!(findings(of("ok", 1, 0)), [Yes, Yes]);
+        assert_eq!(findings(of("err", 60, 100)), [No, No]);
+        assert_eq!(findings(Persistence::default()), [Warn, Warn]);
+        assert_eq!(writes("postgres", Err("no space left on device")).finding, No);
+    }
+
+    #[test]
+    fn a_provider_that_tells_no_payments_is_a_warning_and_one_that_is_away_a_no() {
+        assert_eq!(provider(Ok(PaymentsPage { payments: Vec::new() })).finding, Finding::Yes);
+        assert_eq!(provider(Err(ProviderError::Refused(404))).finding, Finding::Warn);
+        assert_eq!(provider(Err(ProviderError::Unreachable)).finding, Finding::No);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::{
         problem::Refusal,
         routes::{admin_sales::view, orders::ledger_refusal},
     },
+    queues,
 };
 use axum::{Json, body::Body, extract::State};
 use flashgate_ledger::{LedgerError, SaleRow};
@@ -21,9 +22,6 @@ use flashgate_shared::{
 use flashgate_stock::{LoadReply, StockError};
 use http::{HeaderMap, StatusCode};
 use std::sync::Arc;
-
-/// Messages that the queue holds beyond two for each unit: repeats by the relay and second holds.
-const QUEUE_MARGIN_MESSAGES: u64 = 1_000;
 
 /// Why a sale is not set up.
 #[derive(Debug)]
@@ -93,8 +91,7 @@ async fn set_up(app: &App, config: &SaleConfig) -> Result<SaleRow, CreateError> 
     if row.state != SaleState::Loading {
         return Ok(row);
     }
-    let cap = u64::from(config.total) * 2 + QUEUE_MARGIN_MESSAGES;
-    app.queue.declare(&config.id, cap).await.map_err(CreateError::Queue)?;
+    queues::declare(app, config).await.map_err(CreateError::Queue)?;
     for load in gate::spread(config.total, config.buckets) {
         let bucket = std::slice::from_ref(&load);
         match app.stock.load(&config.id, row.epoch, bucket).await.map_err(CreateError::Stock)? {

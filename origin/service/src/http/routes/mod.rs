@@ -5,6 +5,7 @@ pub mod admin_check;
 pub mod admin_create;
 pub mod admin_dead_letters;
 pub mod admin_document;
+pub mod admin_erase;
 pub mod admin_rebuild;
 pub mod admin_reconcile;
 pub mod admin_sales;

@@ -7,10 +7,11 @@ use crate::{
         extract::{self, Trace},
         problem::Refusal,
     },
+    notices,
 };
 use axum::{body::Body, extract::State};
-use flashgate_ledger::{LedgerError, NoticeOutcome};
-use flashgate_shared::{limits, problem::ProblemKind, wire::PaymentNotice};
+use flashgate_ledger::LedgerError;
+use flashgate_shared::{Clock, limits, problem::ProblemKind, wire::PaymentNotice};
 use http::{HeaderMap, StatusCode};
 use std::sync::Arc;
 
@@ -45,7 +46,7 @@ pub async fn handler(
     body: Body,
 ) -> Result<StatusCode, Refusal> {
     let body = extract::bytes(body, limits::ADMIN_BODY_BYTES).await?;
-    if !app.secrets.is_notice(&body, &headers) {
+    if !app.secrets.is_notice(&body, &headers, app.clock.now_ms()) {
         return Err(NoticeError::Signature.into());
     }
     let notice: PaymentNotice = serde_json::from_slice(&body).map_err(|e| NoticeError::Malformed(e.to_string()))?;
@@ -53,34 +54,8 @@ pub async fn handler(
         tracing::error!(%error, %trace, payment = %notice.payment_id, claim = %notice.claim_id, "a notice was not recorded");
         NoticeError::Ledger(error)
     })?;
-    record(&app, &notice, &outcome);
-    app.watchers.news(&notice.claim_id);
+    notices::record(&app, &notice, &outcome);
     Ok(StatusCode::NO_CONTENT)
-}
-
-fn record(app: &App, notice: &PaymentNotice, outcome: &NoticeOutcome) {
-    let (payment, claim) = (&notice.payment_id, &notice.claim_id);
-    let word = match outcome {
-        NoticeOutcome::Paid => "paid",
-        NoticeOutcome::Repeat => "repeat",
-        NoticeOutcome::FailedNoted => "failed",
-        NoticeOutcome::Refunding { reason } => {
-            tracing::warn!(%payment, %claim, reason = reason.as_str(), "money that came too late goes back");
-            "refunding"
-        }
-        NoticeOutcome::Mismatch { expected, paid } => {
-            tracing::error!(%payment, %claim, %expected, %paid, "a wrong amount was paid; it goes back");
-            "mismatch"
-        }
-        NoticeOutcome::UnknownClaim => {
-            tracing::error!(%payment, %claim, "a payment for a claim that is not known here");
-            "unknown_claim"
-        }
-    };
-    metrics::counter!("flashgate_payment_notices_total", "outcome" => word).increment(1);
-    // Some of these end an order or owe money; both workers look for themselves.
-    app.releases.notify_one();
-    app.refunds.notify_one();
 }
 
 #[cfg(test)]
