@@ -67,6 +67,8 @@ pub struct Plan {
     pub late: Share,
     /// Claims admitted a second, as a multiple of the stock (design I6). A low one makes the sale last.
     pub admit_factor: f64,
+    /// Rows of the ledger that the stock is split over.
+    pub shards: u16,
 }
 
 /// Where to rehearse.
@@ -101,7 +103,7 @@ impl Plan {
             opens_at_ms,
             closes_at_ms: opens_at_ms + SALE_MS,
             buckets: u16::try_from((self.stock / 10).clamp(1, BUCKETS_MAX))?,
-            shards: 1,
+            shards: self.shards.min(u16::try_from(self.stock).unwrap_or(u16::MAX)),
             admit_factor: self.admit_factor,
             enter_rate_per_s: ENTER_RATE_PER_S,
             pay_window_ms,
@@ -304,7 +306,14 @@ mod tests {
     use super::*;
 
     fn plan(buyers: u32, stock: u32, lapse: &str, late: &str) -> Plan {
-        Plan { buyers, stock, lapse: lapse.parse().unwrap(), late: late.parse().unwrap(), admit_factor: ADMIT_FACTOR }
+        Plan {
+            buyers,
+            stock,
+            lapse: lapse.parse().unwrap(),
+            late: late.parse().unwrap(),
+            admit_factor: ADMIT_FACTOR,
+            shards: 1,
+        }
     }
 
     #[test]

@@ -140,6 +140,8 @@ async fn rounds(
         late: "10%".parse().map_err(anyhow::Error::msg)?,
         // Low, so that the selling lasts and faults fall into it.
         admit_factor: 0.1,
+        // Faults meet split stock too.
+        shards: 3,
     };
     let (raging, told) = watch::channel(None);
     let injector = Injector::new(stack.clone(), servers, proxies, told, steps);

@@ -9,8 +9,15 @@ use flashgate_shared::{
     trace::TraceId,
 };
 use flashgate_stock::{ClaimAttempt, ClaimReply};
-use fred::interfaces::{ClientLike, KeysInterface};
-use std::path::PathBuf;
+use fred::{
+    interfaces::{ClientLike, KeysInterface, LuaInterface},
+    types::{CustomCommand, Value},
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{os::unix::fs::PermissionsExt, path::PathBuf};
 
 /// Takes one unit at the gate as an origin does that dies before it publishes: the receipt and the
 /// outbox entry are left. The envelope is what it would have sent.
@@ -76,6 +83,31 @@ pub async fn end_pay_window(shop: &Shop, claim: ClaimId) -> Result<()> {
     if moved == 1 { Ok(()) } else { bail!("{claim} is not reserved") }
 }
 
+/// A process that is stopped; it goes on when this is dropped.
+pub struct Stopped(Pid);
+
+impl Stopped {
+    /// Stops it (SIGSTOP).
+    pub fn new(pid: Option<u32>) -> Result<Self> {
+        let pid = Pid::from_raw(i32::try_from(pid.context("it does not run")?)?);
+        kill(pid, Signal::SIGSTOP)?;
+        Ok(Self(pid))
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
+}
+
+/// How long an outage lasts, as `FLASHGATE_OUTAGE_S` says; over at once without it, for nothing in one counts time.
+pub async fn outage() {
+    let asked = std::env::var("FLASHGATE_OUTAGE_S").ok().and_then(|seconds| seconds.parse().ok());
+    tokio::time::sleep(std::time::Duration::from_secs(asked.unwrap_or(0))).await;
+}
+
 /// Makes Redis forget a key.
 pub async fn forget_key(shop: &Shop, key: &str) -> Result<()> {
     let client = redis(shop).await?;
@@ -92,6 +124,35 @@ pub async fn set_key(shop: &Shop, key: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
+/// Makes Redis forget all scripts, as a server does that was replaced.
+pub async fn forget_scripts(shop: &Shop) -> Result<()> {
+    let client = redis(shop).await?;
+    let () = client.script_flush(false).await?;
+    client.quit().await?;
+    Ok(())
+}
+
+/// All that Redis holds under the shop's prefix, as text: whoever is named in it is found.
+pub async fn everything_in_redis(shop: &Shop) -> Result<String> {
+    let client = redis(shop).await?;
+    let keys: Vec<String> =
+        client.custom(CustomCommand::new_static("KEYS", None, false), vec![format!("*{}*", shop.prefix())]).await?;
+    let mut all = String::new();
+    for key in keys {
+        let kind: String = client.custom(CustomCommand::new_static("TYPE", None, false), vec![key.clone()]).await?;
+        let (command, arguments) = match kind.as_str() {
+            "hash" => ("HGETALL", vec![key.clone()]),
+            "stream" => ("XRANGE", vec![key.clone(), "-".into(), "+".into()]),
+            "string" => ("GET", vec![key.clone()]),
+            other => bail!("{key} is a {other}: how to look into it?"),
+        };
+        let content: Value = client.custom(CustomCommand::new(command, None, false), arguments).await?;
+        all += &format!("{key}: {content:?}\n");
+    }
+    client.quit().await?;
+    Ok(all)
+}
+
 async fn redis(shop: &Shop) -> Result<fred::clients::Client> {
     let config = fred::types::config::Config::from_url(&shop.backends.redis_url)?;
     let client = fred::types::Builder::from_config(config).build()?;
@@ -102,15 +163,49 @@ async fn redis(shop: &Shop) -> Result<fred::clients::Client> {
 /// The environment in which a program's clock is ahead by so many seconds; it runs at the right pace, and
 /// time that is only measured stays right. By libfaketime, Debian's `faketime`.
 pub fn clock_off_by(seconds: i64) -> Result<Vec<(String, String)>> {
+    let mut environment = faketime()?;
+    environment.push(("FAKETIME".into(), format!("{seconds:+}")));
+    Ok(environment)
+}
+
+/// A clock that can be set while programs run by it.
+pub struct SteppedClock {
+    file: tempfile::NamedTempFile,
+}
+
+impl SteppedClock {
+    /// A clock that is right.
+    pub fn new() -> Result<Self> {
+        let clock = Self { file: tempfile::NamedTempFile::new()? };
+        clock.step(0)?;
+        Ok(clock)
+    }
+
+    /// The environment of a program that goes by it.
+    pub fn environment(&self) -> Result<Vec<(String, String)>> {
+        let mut environment = faketime()?;
+        environment.push(("FAKETIME_TIMESTAMP_FILE".into(), self.file.path().display().to_string()));
+        environment.push(("FAKETIME_NO_CACHE".into(), "1".into()));
+        Ok(environment)
+    }
+
+    /// From now on it is so many seconds ahead of this machine's.
+    pub fn step(&self, seconds: i64) -> Result<()> {
+        // At once: a program may read it at any moment.
+        let next = self.file.path().with_extension("next");
+        std::fs::write(&next, format!("{seconds:+}\n"))?;
+        std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o644))?;
+        Ok(std::fs::rename(next, self.file.path())?)
+    }
+}
+
+/// What lets a program go by another clock: it runs at the right pace, and time that is only measured stays right.
+fn faketime() -> Result<Vec<(String, String)>> {
     const NAME: &str = "faketime/libfaketime.so.1";
     let mut dirs = vec![PathBuf::from("/usr/lib"), PathBuf::from("/usr/local/lib")];
     dirs.extend(std::fs::read_dir("/usr/lib")?.flatten().map(|entry| entry.path()));
     let library = dirs.iter().map(|dir| dir.join(NAME)).find(|path| path.is_file());
     let library =
         library.context("libfaketime is missing: `make setup` with the tests installs it (Debian: faketime)")?;
-    Ok(vec![
-        ("LD_PRELOAD".into(), library.display().to_string()),
-        ("FAKETIME".into(), format!("{seconds:+}")),
-        ("FAKETIME_DONT_FAKE_MONOTONIC".into(), "1".into()),
-    ])
+    Ok(vec![("LD_PRELOAD".into(), library.display().to_string()), ("FAKETIME_DONT_FAKE_MONOTONIC".into(), "1".into())])
 }

@@ -18,7 +18,7 @@ pub use browser::Browser;
 pub use buyer::{Answer, Buyer, Claimed};
 pub use flashgate_ops::workerd::{KilledWorkerd, Workerd, WorkerdConfig};
 pub use origin::Direct;
-pub use shop::{Shop, shop};
+pub use shop::{OwnStores, Shop, shop};
 pub use tokens::{entry_claims, key_id, sign, signed_by};
 
 use std::time::Duration;

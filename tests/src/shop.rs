@@ -26,6 +26,34 @@ use tokio::sync::{OnceCell, oneshot};
 static NEXT_SHOP: AtomicU32 = AtomicU32::new(0);
 static NEXT_ADDRESS: AtomicU32 = AtomicU32::new(1);
 
+/// Stores that a shop has to itself, by their addresses; the others are the shared ones.
+#[derive(Debug, Default)]
+pub struct OwnStores {
+    /// Redis.
+    pub redis_url: Option<String>,
+    /// RabbitMQ: a virtual host.
+    pub rabbit_url: Option<String>,
+    /// Postgres: an empty database.
+    pub postgres_url: Option<String>,
+}
+
+impl OwnStores {
+    /// Its own Redis.
+    pub fn redis(url: String) -> Self {
+        Self { redis_url: Some(url), ..Self::default() }
+    }
+
+    /// Its own RabbitMQ.
+    pub fn rabbit(url: String) -> Self {
+        Self { rabbit_url: Some(url), ..Self::default() }
+    }
+
+    /// Its own Postgres.
+    pub fn postgres(url: String) -> Self {
+        Self { postgres_url: Some(url), ..Self::default() }
+    }
+}
+
 /// A running shop, with handles to its stores for looking and for playing tricks.
 pub struct Shop {
     /// Its processes.
@@ -44,22 +72,27 @@ pub struct Shop {
 impl Shop {
     /// Starts one on the shared servers, with a database, vhost and prefix of its own.
     pub async fn start(change: impl FnOnce(&mut StackConfig)) -> Result<Self> {
-        Self::start_on(None, |_| Ok(()), change).await
+        Self::start_on(OwnStores::default(), |_| Ok(()), change).await
     }
 
-    /// The same, with a Redis of its own at this address, and with stores that its processes reach by other
-    /// ways than the tests do.
+    /// The same, with stores of its own, and with stores that its processes reach by other ways than the tests do.
     pub async fn start_on(
-        redis_url: Option<String>,
+        own: OwnStores,
         detour: impl FnOnce(&mut Backends) -> Result<()>,
         change: impl FnOnce(&mut StackConfig),
     ) -> Result<Self> {
         let servers = shared().await?;
         let name = format!("t{}x{}", std::process::id(), NEXT_SHOP.fetch_add(1, Ordering::Relaxed));
         let backends = Backends {
-            redis_url: redis_url.unwrap_or_else(|| servers.redis().url()),
-            rabbit_url: servers.rabbit().add_vhost(&name).await?,
-            postgres_url: servers.postgres().create_database(&name).await?,
+            redis_url: own.redis_url.unwrap_or_else(|| servers.redis().url()),
+            rabbit_url: match own.rabbit_url {
+                Some(url) => url,
+                None => servers.rabbit().add_vhost(&name).await?,
+            },
+            postgres_url: match own.postgres_url {
+                Some(url) => url,
+                None => servers.postgres().create_database(&name).await?,
+            },
         };
         let mut config = StackConfig {
             prefix: name.clone(),

@@ -57,7 +57,7 @@ impl FourEdges {
 /// A rehearsal at these edges, in which all pay.
 async fn rehearsed(shop: &Shop, edge_urls: Vec<String>, stock: u32, admit_factor: f64) -> Result<Report> {
     let (lapse, late) = Default::default();
-    let plan = Plan { buyers: BUYERS, stock, lapse, late, admit_factor };
+    let plan = Plan { buyers: BUYERS, stock, lapse, late, admit_factor, shards: 1 };
     let target = Target {
         edge_urls,
         admin: shop.stack.admin(),

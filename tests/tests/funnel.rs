@@ -1,11 +1,9 @@
 //! The whole path, through the real gate: a crowd, few units, one each.
 
-use anyhow::{Result, bail, ensure};
-use flashgate_servers::until;
+use anyhow::{Result, ensure};
 use flashgate_shared::{order::OrderStatus, problem::ProblemKind, wire::ClaimState};
-use flashgate_tests::{Claimed, PATIENCE, Shop, faults, shop};
+use flashgate_tests::{Claimed, shop};
 use futures_util::future::try_join_all;
-use reqwest::Method;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_of_200_meets_20_units_and_every_unit_is_sold_once() -> Result<()> {
@@ -55,30 +53,6 @@ async fn a_buyer_gets_one_claim_whatever_keys_he_tries() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sold_out_is_told_at_the_edge_and_ends_when_units_come_back() -> Result<()> {
-    let shop = shop().await?;
-    let sale = shop.create(&shop.sale("funnel-sold-out", 1)).await?;
-    let (mut winner, mut loser) = (shop.buyer(&sale), shop.buyer(&sale));
-    winner.enter().await?;
-    loser.enter().await?;
-    let won = winner.claim("k", 1).await?.accepted()?;
-    let status = winner.settled(&won.status_url).await?;
-    assert_eq!(loser.claim("k", 1).await?.refused()?, ProblemKind::SoldOut);
-    // The winner lets it go; the next who asks finds a sale that sells again.
-    let (path, query) = status.status_url.split_once('?').unwrap();
-    let gone = winner.ask(Method::POST, &format!("{path}/release?{query}"), &[], None).await?;
-    assert_eq!(gone.status, 200, "{}", String::from_utf8_lossy(&gone.body));
-    shop.quiet(&sale).await?;
-    until("the sale sells again", PATIENCE, || async {
-        Ok(matches!(loser.claim("k", 1).await?, Claimed::Accepted(_)))
-    })
-    .await?;
-    let books = shop.audit(&sale).await?;
-    assert_eq!((books.count(OrderStatus::Reserved), books.count(OrderStatus::Expired)), (1, 1));
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn the_last_units_are_found_in_whatever_bucket_they_are() -> Result<()> {
     let shop = shop().await?;
     let mut config = shop.sale("funnel-buckets", 10);
@@ -110,30 +84,4 @@ async fn fewer_than_asked_for_is_told_with_the_number_left() -> Result<()> {
     direct.claim("buyer-2", "k", 1).await?.accepted()?;
     assert_eq!(shop.audit(&sale).await?.live_units, 3);
     Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_full_backlog_refuses_before_the_claim() -> Result<()> {
-    // Nobody relays or settles here: the backlog stays what it is.
-    let shop = Shop::start(|config| config.origin_roles = vec![vec!["migrate", "serve"]]).await?;
-    let mut config = shop.sale("funnel-backlog", 10);
-    config.backlog_limit = 1;
-    let sale = shop.create(&config).await?;
-    faults::claim_and_die(&shop, &sale, "waiting", "k", 0).await?;
-    let direct = shop.direct(&sale);
-    // The backlog is read ten times a second: from the first refusal on, nobody is let through.
-    until("the backlog is seen", PATIENCE, || async {
-        Ok(matches!(direct.claim("first", "k", 1).await?, Claimed::Refused(p) if p.kind() == Some(ProblemKind::BacklogFull)))
-    })
-    .await?;
-    let on_offer = shop.stack.admin().show(&sale).await?.on_offer;
-    for n in 0..5 {
-        let Claimed::Refused(problem) = direct.claim(&format!("buyer-{n}"), "k", 1).await? else {
-            bail!("taken over the backlog")
-        };
-        assert_eq!(problem.kind(), Some(ProblemKind::BacklogFull));
-        assert!(problem.retry_after_ms.is_some(), "told no and not when to come back: {problem:?}");
-    }
-    assert_eq!(shop.stack.admin().show(&sale).await?.on_offer, on_offer, "nothing was taken");
-    shop.stack.stop().await
 }

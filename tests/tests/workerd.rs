@@ -157,41 +157,6 @@ async fn without_the_origin_nobody_is_admitted_and_the_time_is_served() -> Resul
     worker.stop().await
 }
 
-/// Lets the gate meet a request that the runtime would never make: one whose headers are no text. The
-/// library's reader of headers panics over it: a real panic in the Worker as it was built.
-const POISON: &str = r#"
-import gate, { LeaseDesk } from "./index.js";
-export { LeaseDesk };
-const poison = { method: "GET", url: "http://x/", body: null, headers: { entries: () => [[1, 2]].values() } };
-export default {
-  fetch: (request, env, ctx) => gate.fetch(request.url.endsWith("/poison") ? poison : request, env, ctx),
-};
-"#;
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_panic_is_answered_503_to_all_who_were_in_the_instance_and_the_next_are_served() -> Result<()> {
-    // An origin that accepts and never answers: whoever asks it is under way.
-    let silent = TcpListener::bind("127.0.0.1:0").await?;
-    let origin = format!("http://{}", silent.local_addr()?);
-    let config = WorkerdConfig { wrapper: Some(POISON), ..WorkerdConfig::new(&origin, "key") };
-    let worker = Workerd::start(&config).await?;
-    let http = reqwest::Client::builder().no_proxy().build()?;
-    let get = |path: &str| http.get(format!("{}{path}", worker.url())).send();
-    for round in 0..3 {
-        let waiting = tokio::spawn(get(&format!("/v1/sales/waiting-{round}")));
-        let _asked = silent.accept().await.context("the origin is asked")?;
-        for answer in [get("/poison").await?, waiting.await??] {
-            assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
-            assert!(answer.headers().contains_key("retry-after"));
-            assert_eq!(answer.headers()["content-type"].to_str()?, "application/problem+json");
-            let problem: serde_json::Value = answer.json().await?;
-            assert_eq!(problem["title"], "Interrupted", "{problem}");
-        }
-        assert_eq!(get("/v1/time").await?.status(), StatusCode::OK);
-    }
-    worker.stop().await
-}
-
 /// Cloudflare's rate limiting exists only there: what stands for it here has its shape, and lets three
 /// requests of an address through.
 const SHIELD: &str = r#"

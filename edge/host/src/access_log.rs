@@ -74,7 +74,9 @@ impl AccessLog {
         let file = append(path)?;
         let (lines, receiver) = sync_channel(WAITING_MAX);
         let path = path.to_owned();
-        thread::Builder::new().name("edge-access-log".to_owned()).spawn(move || write(file, &path, &receiver))?;
+        let counted = metrics.clone();
+        let writer = move || write(file, &path, &receiver, &counted);
+        thread::Builder::new().name("edge-access-log".to_owned()).spawn(writer)?;
         Ok(Self { lines, refusals_every: refusals_every.max(1), refusals: Arc::default(), metrics })
     }
 
@@ -138,7 +140,7 @@ fn append(path: &Path) -> anyhow::Result<BufWriter<File>> {
 }
 
 /// Writes lines until nobody sends any more; flushes whenever there is a pause.
-fn write(mut file: BufWriter<File>, path: &Path, messages: &Receiver<Message>) {
+fn write(mut file: BufWriter<File>, path: &Path, messages: &Receiver<Message>, metrics: &Metrics) {
     let mut failed = false;
     loop {
         let message = match messages.try_recv() {
@@ -153,7 +155,10 @@ fn write(mut file: BufWriter<File>, path: &Path, messages: &Receiver<Message>) {
             Err(TryRecvError::Disconnected) => return,
         };
         let outcome = match message {
-            Message::Line(line) => writeln!(file, "{line}").map_err(anyhow::Error::from),
+            Message::Line(line) => writeln!(file, "{line}").map_err(|error| {
+                count(&metrics.access_log_dropped);
+                anyhow::Error::from(error)
+            }),
             Message::Flush(tell) => {
                 let flushed = file.flush().map_err(anyhow::Error::from);
                 // Whoever asked may have gone.

@@ -5,6 +5,7 @@
 //! touched. A small shell with the other end of a pipe in hand watches over each server, so that it ends
 //! when its user ends, also by SIGKILL. This crate depends on nothing of Flashgate.
 
+mod disk;
 mod find;
 mod guard;
 mod postgres;
@@ -15,6 +16,7 @@ mod shared;
 mod topology;
 mod watchdog;
 
+pub use disk::SmallDisk;
 pub use find::{postgres_dirs, program};
 pub use guard::Guarded;
 pub use postgres::Postgres;

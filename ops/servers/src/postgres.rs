@@ -1,6 +1,6 @@
 //! A private Postgres.
 
-use crate::{Guarded, READY_WITHIN, find, free_port, until};
+use crate::{Guarded, READY_WITHIN, SmallDisk, find, free_port, until};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 use std::{
@@ -19,11 +19,34 @@ pub struct Postgres {
     process: Guarded,
     dir: PathBuf,
     port: u16,
+    environment: Vec<(String, String)>,
 }
 
 impl Postgres {
     /// Starts one under `dir/postgres`.
     pub async fn start(dir: &Path) -> Result<Self> {
+        Self::start_with(dir, Vec::new()).await
+    }
+
+    /// Starts one whose data is on this disk.
+    pub async fn start_on(disk: &SmallDisk) -> Result<Self> {
+        let mut initdb = initdb(disk.dir())?;
+        run(&mut disk.within(initdb.current_dir("/"))).await?;
+        Self::again_on(disk, free_port()?).await
+    }
+
+    /// Starts one on the data of this disk, on a port that it had before.
+    pub async fn again_on(disk: &SmallDisk, port: u16) -> Result<Self> {
+        let dir = disk.dir().to_owned();
+        let mut command = disk.within(&server(&dir, port, &[])?);
+        // Only programs on the disk see its directory.
+        command.current_dir("/");
+        let process = answering(&dir.with_extension("log"), port, command).await?;
+        Ok(Self { process, dir, port, environment: Vec::new() })
+    }
+
+    /// Starts one under `dir/postgres`, its server with this environment more.
+    pub async fn start_with(dir: &Path, environment: Vec<(String, String)>) -> Result<Self> {
         let dir = dir.join("postgres");
         fs::create_dir_all(&dir)?;
         if nix::unistd::geteuid().is_root() {
@@ -36,43 +59,16 @@ impl Postgres {
         }
         let data = dir.join("data");
         if !data.join("PG_VERSION").exists() {
-            let mut initdb = as_user(&program("initdb")?);
-            initdb.args(["--username", USER, "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--pgdata"]);
-            initdb.arg(&data).current_dir(&dir);
-            run(&mut initdb).await?;
+            run(initdb(&dir)?.current_dir(&dir)).await?;
         }
-        Self::launch(dir, free_port()?).await
+        Self::launch(dir, free_port()?, environment).await
     }
 
-    async fn launch(dir: PathBuf, port: u16) -> Result<Self> {
-        let mut command = as_user(&program("postgres")?);
-        command.arg("-D").arg(dir.join("data")).arg("-k").arg(&dir).current_dir(&dir);
-        command.args(["-p", &port.to_string()]);
-        for setting in [
-            "listen_addresses=127.0.0.1",
-            "max_connections=300",
-            "shared_buffers=128MB",
-            "fsync=on",
-            "synchronous_commit=on",
-            "log_min_messages=warning",
-        ] {
-            command.args(["-c", setting]);
-        }
-        let logs = dir.with_file_name("postgres-log");
-        // SIGINT: disconnect everybody and end in order.
-        let process = Guarded::start_with("postgres", &logs, command, Signal::SIGINT)?;
-        let ready = program("pg_isready")?;
-        until("Postgres answers", READY_WITHIN, || {
-            let running = process.check_running();
-            let mut probe = tokio::process::Command::new(&ready);
-            probe.args(["-q", "-h", "127.0.0.1", "-d", "postgres", "-U", USER, "-p", &port.to_string()]);
-            async move {
-                running?;
-                Ok(probe.status().await?.success())
-            }
-        })
-        .await?;
-        Ok(Self { process, dir, port })
+    async fn launch(dir: PathBuf, port: u16, environment: Vec<(String, String)>) -> Result<Self> {
+        let mut command = server(&dir, port, &environment)?;
+        command.current_dir(&dir);
+        let process = answering(&dir.with_file_name("postgres-log"), port, command).await?;
+        Ok(Self { process, dir, port, environment })
     }
 
     /// Its port.
@@ -100,15 +96,59 @@ impl Postgres {
 
     /// Stops it and starts it again on the same port and data.
     pub async fn restart(self) -> Result<Self> {
-        let (dir, port) = (self.dir.clone(), self.port);
+        let (dir, port, environment) = (self.dir.clone(), self.port, self.environment.clone());
         self.stop().await?;
-        Self::launch(dir, port).await
+        Self::launch(dir, port, environment).await
     }
 
     /// Stops it.
     pub async fn stop(self) -> Result<()> {
         self.process.stop().await
     }
+}
+
+/// Makes the files of a cluster in `dir/data`.
+fn initdb(dir: &Path) -> Result<Command> {
+    let mut initdb = as_user(&program("initdb")?);
+    initdb.args(["--username", USER, "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--pgdata"]);
+    initdb.arg(dir.join("data"));
+    Ok(initdb)
+}
+
+/// A server on `dir/data`, with this environment more: its own, and not that of a program that starts it.
+fn server(dir: &Path, port: u16, environment: &[(String, String)]) -> Result<Command> {
+    let mut command = as_user(Path::new("env"));
+    command.args(environment.iter().map(|(name, value)| format!("{name}={value}"))).arg(program("postgres")?);
+    command.arg("-D").arg(dir.join("data")).arg("-k").arg(dir).args(["-p", &port.to_string()]);
+    for setting in [
+        "listen_addresses=127.0.0.1",
+        "max_connections=300",
+        "shared_buffers=128MB",
+        "fsync=on",
+        "synchronous_commit=on",
+        "log_min_messages=warning",
+    ] {
+        command.args(["-c", setting]);
+    }
+    Ok(command)
+}
+
+/// Starts it, and waits until it answers.
+async fn answering(logs: &Path, port: u16, command: Command) -> Result<Guarded> {
+    // SIGINT: disconnect everybody and end in order.
+    let process = Guarded::start_with("postgres", logs, command, Signal::SIGINT)?;
+    let ready = program("pg_isready")?;
+    until("Postgres answers", READY_WITHIN, || {
+        let running = process.check_running();
+        let mut probe = tokio::process::Command::new(&ready);
+        probe.args(["-q", "-h", "127.0.0.1", "-d", "postgres", "-U", USER, "-p", &port.to_string()]);
+        async move {
+            running?;
+            Ok(probe.status().await?.success())
+        }
+    })
+    .await?;
+    Ok(process)
 }
 
 fn program(name: &str) -> Result<PathBuf> {

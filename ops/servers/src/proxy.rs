@@ -22,6 +22,10 @@ enum Mode {
     Open,
     /// Bytes are kept back: read from neither side, and the connections stay.
     Silent,
+    /// What clients send arrives; what the server answers is kept back.
+    Unanswered,
+    /// What the server sends arrives; what clients say is kept back.
+    Unheard,
     /// New connections are closed at once.
     Closed,
     /// Whatever asks hears this instead of the server, and is then closed.
@@ -86,6 +90,16 @@ impl Proxy {
         self.mode.send_replace(Mode::Silent);
     }
 
+    /// From now on nothing comes back from the server, which hears everything.
+    pub fn withhold_answers(&self) {
+        self.mode.send_replace(Mode::Unanswered);
+    }
+
+    /// From now on the server hears nothing, and what it sends arrives.
+    pub fn withhold_questions(&self) {
+        self.mode.send_replace(Mode::Unheard);
+    }
+
     /// Everything passes again, what was kept back too.
     pub fn speak(&self) {
         self.mode.send_replace(Mode::Open);
@@ -123,20 +137,22 @@ async fn pump(mut client: TcpStream, server: u16, mut modes: watch::Receiver<Mod
             }
             return;
         }
-        Mode::Open | Mode::Silent => {}
+        Mode::Open | Mode::Silent | Mode::Unanswered | Mode::Unheard => {}
     }
     let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
     // Either side's end ends both, so that none is left half open.
     tokio::select! {
-        () = forward(&client, &server, modes.clone()) => {}
-        () = forward(&server, &client, modes) => {}
+        () = forward(&client, &server, modes.clone(), Mode::Unheard) => {}
+        () = forward(&server, &client, modes, Mode::Unanswered) => {}
     }
 }
 
-async fn forward(from: &TcpStream, to: &TcpStream, mut modes: watch::Receiver<Mode>) {
+/// Forwards one direction, except while everything is kept back or this direction is.
+async fn forward(from: &TcpStream, to: &TcpStream, mut modes: watch::Receiver<Mode>, kept_back: Mode) {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        if from.readable().await.is_err() || modes.wait_for(|mode| *mode != Mode::Silent).await.is_err() {
+        let passes = |mode: &Mode| *mode != Mode::Silent && *mode != kept_back;
+        if from.readable().await.is_err() || modes.wait_for(passes).await.is_err() {
             return;
         }
         let mut bytes = match from.try_read(&mut buffer) {

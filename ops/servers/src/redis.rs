@@ -1,6 +1,6 @@
 //! A private Redis.
 
-use crate::{Guarded, READY_WITHIN, find, free_port, until};
+use crate::{Guarded, READY_WITHIN, SmallDisk, find, free_port, until};
 use anyhow::{Context, Result};
 use std::{
     fs,
@@ -46,6 +46,19 @@ impl Redis {
         let dir = dir.join("redis");
         fs::create_dir_all(&dir)?;
         Self::launch(dir, free_port()?, fsync).await
+    }
+
+    /// Starts one whose data is on this disk.
+    pub async fn start_on(disk: &SmallDisk) -> Result<Self> {
+        Self::again_on(disk, free_port()?).await
+    }
+
+    /// Starts one whose data is on this disk, on a port that it had before.
+    pub async fn again_on(disk: &SmallDisk, port: u16) -> Result<Self> {
+        let (dir, fsync) = (disk.dir().to_owned(), Fsync::Always);
+        let command = disk.within(&command(&dir, port, fsync, &[])?);
+        let process = answering(&dir.with_extension("log"), port, command).await?;
+        Ok(Self { process, port, dir, fsync })
     }
 
     async fn launch(dir: PathBuf, port: u16, fsync: Fsync) -> Result<Self> {
@@ -122,6 +135,10 @@ impl Redis {
 
 /// A server on this port, with its data in this directory and these options more; it answers.
 pub(crate) async fn serve(dir: &Path, port: u16, fsync: Fsync, more: &[&str]) -> Result<Guarded> {
+    answering(dir, port, command(dir, port, fsync, more)?).await
+}
+
+fn command(dir: &Path, port: u16, fsync: Fsync, more: &[&str]) -> Result<Command> {
     let mut command = Command::new(find::program("redis-server", "redis-server", &[])?);
     let appendfsync = match fsync {
         Fsync::Always => "always",
@@ -130,7 +147,11 @@ pub(crate) async fn serve(dir: &Path, port: u16, fsync: Fsync, more: &[&str]) ->
     command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
     command.args(["--save", "", "--appendonly", "yes", "--appendfsync", appendfsync]);
     command.args(["--maxmemory-policy", "noeviction", "--daemonize", "no"]).arg("--dir").arg(dir).args(more);
-    let process = Guarded::start("redis", dir, command)?;
+    Ok(command)
+}
+
+async fn answering(logs: &Path, port: u16, command: Command) -> Result<Guarded> {
+    let process = Guarded::start("redis", logs, command)?;
     until("Redis answers", READY_WITHIN, || {
         let running = process.check_running();
         async move {

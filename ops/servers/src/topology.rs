@@ -120,7 +120,7 @@ impl Sentinels {
     }
 }
 
-/// Three primaries that share the keys.
+/// Three primaries that share the keys, and perhaps replicas of them.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Option<Node>>,
@@ -148,15 +148,34 @@ fn node_port() -> Result<u16> {
 impl Cluster {
     /// Starts it under `dir`, and waits until all keys have a home.
     pub async fn start(dir: &Path) -> Result<Self> {
+        Self::of(dir, 0).await
+    }
+
+    /// The same, with a replica of each primary.
+    pub async fn start_with_replicas(dir: &Path) -> Result<Self> {
+        let cluster = Self::of(dir, 1).await?;
+        until("every replica follows its primary", READY_WITHIN, || async {
+            let mut following = 0;
+            for &port in &cluster.ports {
+                let role = ask(port, "INFO replication\r\n").await?;
+                following += usize::from(role.contains("role:slave") && role.contains("master_link_status:up"));
+            }
+            Ok(following == PRIMARIES)
+        })
+        .await?;
+        Ok(cluster)
+    }
+
+    async fn of(dir: &Path, replicas: usize) -> Result<Self> {
         let (mut nodes, mut ports) = (Vec::new(), Vec::new());
-        for i in 0..PRIMARIES {
+        for i in 0..PRIMARIES * (1 + replicas) {
             let port = node_port()?;
             nodes.push(Some(Self::node(dir, i, port).await?));
             ports.push(port);
         }
         let mut command = tokio::process::Command::new(find::program("redis-cli", "redis-tools", &[])?);
         command.args(["--cluster", "create"]).args(ports.iter().map(|port| format!("127.0.0.1:{port}")));
-        let made = command.args(["--cluster-replicas", "0", "--cluster-yes"]).output().await?;
+        let made = command.args(["--cluster-replicas", &replicas.to_string(), "--cluster-yes"]).output().await?;
         ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stdout));
         let cluster = Self { nodes, ports, dir: dir.to_owned() };
         cluster.until_whole().await?;
@@ -170,7 +189,7 @@ impl Cluster {
 
     async fn until_whole(&self) -> Result<()> {
         until("the cluster is whole", READY_WITHIN, || async {
-            for &port in &self.ports {
+            for port in self.nodes.iter().flatten().map(|node| node.port) {
                 let info = ask(port, "CLUSTER INFO\r\n").await?;
                 ensure!(info.contains("cluster_state:ok"), "{info}");
             }
@@ -189,6 +208,31 @@ impl Cluster {
             let _ = write!(url, "{sign}node=127.0.0.1:{port}");
             url
         })
+    }
+
+    /// Kills a primary for good, and waits until its replica has taken over all its keys.
+    pub async fn kill_primary(&mut self) -> Result<()> {
+        let mut found = None;
+        for (i, node) in self.nodes.iter().enumerate() {
+            let Some(node) = node else { continue };
+            if ask(node.port, "INFO replication\r\n").await?.contains("role:master") {
+                found = Some(i);
+                break;
+            }
+        }
+        let node = found.and_then(|i| self.nodes.get_mut(i)).and_then(Option::take).context("no primary is left")?;
+        node.process.kill().await?;
+        // Until the others have seen it, they still say that all is well.
+        until("the primary is missed", READY_WITHIN, || async {
+            for port in self.nodes.iter().flatten().map(|node| node.port) {
+                let info = ask(port, "CLUSTER NODES\r\n").await?;
+                let dead = info.lines().any(|line| line.contains(&format!(":{}@", node.port)) && line.contains("fail"));
+                ensure!(dead, "{info}");
+            }
+            Ok(true)
+        })
+        .await?;
+        self.until_whole().await
     }
 
     /// Kills a node, and starts it again on its data.

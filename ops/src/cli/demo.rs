@@ -60,6 +60,7 @@ async fn show(shop: &mut Shop, args: &DemoArgs, steps: Steps) -> Result<ExitCode
         lapse: Share::default(),
         late: Share::default(),
         admit_factor: ADMIT_FACTOR,
+        shards: 1,
     };
     let Some(report) = super::unless_told_to_end(rehearse::at(shop, &plan, steps)).await? else {
         return Ok(ExitCode::from(super::ERROR));

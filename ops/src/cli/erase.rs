@@ -28,7 +28,7 @@ impl EraseArgs {
         let whose = match &self.buyer {
             Some(text) if text == "-" => ErasureRequest::Buyer(buyer(&first_line(std::io::stdin().lock())?)?),
             Some(text) => ErasureRequest::Buyer(buyer(text)?),
-            None => ErasureRequest::Everybody,
+            None => ErasureRequest::Everybody {},
         };
         if !self.yes {
             bail!("nothing brings erased data back: look whether it is the right sale, and say it again with --yes");

@@ -36,6 +36,9 @@ pub(super) struct RehearseArgs {
     /// Claims admitted a second, as a multiple of the stock; a low one makes the sale last
     #[arg(long, value_name = "F", default_value_t = ADMIT_FACTOR)]
     admit_factor: f64,
+    /// Rows of the ledger that the stock is split over
+    #[arg(long, value_name = "ROWS", default_value_t = 1)]
+    shards: u16,
     /// Address of an edge to send the crowd at; may be repeated [default: the running shop's, else a
     /// shop is started for the rehearsal]
     #[arg(long, value_name = "URL", conflicts_with = "edges")]
@@ -61,6 +64,7 @@ pub(super) async fn run(args: RehearseArgs) -> Result<ExitCode> {
         lapse: args.lapse,
         late: args.late,
         admit_factor: args.admit_factor,
+        shards: args.shards,
     };
     let report = match target(&args)? {
         Some(target) => super::unless_told_to_end(rehearse(&plan, &target, steps)).await?,

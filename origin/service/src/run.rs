@@ -75,14 +75,13 @@ pub async fn run(config: Config, roles: &BTreeSet<Role>, metrics: PrometheusHand
         tracing::info!("ending");
         shutdown.cancel();
     });
-    let health = match app.config.server.health_listen {
-        Some(listen) => Some(listen_on(listen, "health").await?),
-        None => None,
-    };
-    if let Some(listener) = health {
+    let serves = roles.contains(&Role::Serve);
+    if let Some(listen) = app.config.server.health_listen {
+        // Whoever started the process waits for `listening`: where it serves, that is said last.
+        let listener = listen_on(listen, if serves { "health" } else { "listening" }).await?;
         background.spawn(server::serve(app.clone(), http::health_router(app.clone()), listener));
     }
-    if roles.contains(&Role::Serve) {
+    if serves {
         let listener = listen_on(app.config.server.listen, "listening").await?;
         server::serve(app.clone(), http::router(app.clone()), listener).await;
     } else {

@@ -260,8 +260,8 @@ pub struct TrafficReport {
 pub enum ErasureRequest {
     /// `{"buyer": "…"}`: one buyer's.
     Buyer(BuyerId),
-    /// `"everybody"`: that of all buyers of the sale.
-    Everybody,
+    /// `{"everybody": {}}`: that of all buyers of the sale.
+    Everybody {},
 }
 
 /// Personal data that was erased from a sale.

@@ -10,7 +10,7 @@ use flashgate_shared::{
     sale::{RebuildCause, SaleState},
     wire::{ClaimState, ClaimStatus},
 };
-use flashgate_tests::{Buyer, PATIENCE, Shop, faults};
+use flashgate_tests::{Buyer, OwnStores, PATIENCE, Shop, faults};
 use std::{process::Command, time::Instant};
 use tempfile::TempDir;
 
@@ -27,7 +27,7 @@ impl Breakable {
     async fn start(change: impl FnOnce(&mut StackConfig)) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let redis = Redis::start(dir.path()).await?;
-        let shop = Shop::start_on(Some(redis.url()), |_| Ok(()), change).await?;
+        let shop = Shop::start_on(OwnStores::redis(redis.url()), |_| Ok(()), change).await?;
         Ok(Self { shop, redis, _dir: dir })
     }
 

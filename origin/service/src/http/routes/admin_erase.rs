@@ -42,7 +42,7 @@ pub async fn handler(
     }
     let buyer = match &request {
         ErasureRequest::Buyer(buyer) => Some(buyer),
-        ErasureRequest::Everybody => None,
+        ErasureRequest::Everybody {} => None,
     };
     let erasure = app.ledger.erase(&row.config.id, buyer).await.map_err(AdminError::from)?;
     tracing::warn!(sale = %row.config.id, erasure = erasure.id, buyers = erasure.buyers, "personal data was erased");

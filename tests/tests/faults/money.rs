@@ -1,14 +1,15 @@
 //! Payments that come, fail, come twice, come late, are wrong or forged; reservations that end.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use flashgate_servers::until;
 use flashgate_shared::{
-    order::OrderStatus,
+    order::{DriftKind, OrderStatus},
     sale::SaleConfig,
-    wire::{ClaimState, ClaimStatus},
+    wire::{ClaimState, ClaimStatus, NoticeKind, PaymentNotice},
 };
 use flashgate_tests::{Buyer, PATIENCE, Shop, faults, shop};
 use reqwest::{Method, StatusCode};
+use standardwebhooks::{HEADER_WEBHOOK_ID, HEADER_WEBHOOK_SIGNATURE, HEADER_WEBHOOK_TIMESTAMP};
 
 const RESERVED: ClaimState = ClaimState::Ledger(OrderStatus::Reserved);
 const PAID: ClaimState = ClaimState::Ledger(OrderStatus::Paid);
@@ -174,4 +175,71 @@ async fn a_payment_after_the_pay_window_is_not_started() -> Result<()> {
     assert_eq!(buyer.status(&status.status_url).await?.status, RESERVED, "the grace still runs");
     shop.audit(&config.id).await?;
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notice_of_failure_that_comes_after_success_changes_nothing() -> Result<()> {
+    let shop = shop().await?;
+    let config = shop.sale("money-order", 1);
+    let (buyer, status) = reserved(shop, &config).await?;
+    let paid = buyer.pay_and_wait(&status, "ok").await?;
+    ensure!(paid.status == PAID, "{paid:?}");
+    let payments = shop.stack.provider().ledger();
+    let payment = payments.payments.iter().find(|p| p.claim_id == status.claim_id).context("no payment")?;
+    let notice = PaymentNotice {
+        kind: NoticeKind::Failed,
+        payment_id: payment.payment_id.clone(),
+        claim_id: status.claim_id,
+        sale: config.id.clone(),
+        amount: payment.amount.clone(),
+        at_ms: payment.charged_at_ms,
+    };
+    let body = serde_json::to_vec(&notice)?;
+    let signer = standardwebhooks::Webhook::new(shop.stack.webhook_secret()).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+    let at_s = shop.stock.now_ms().await? / 1_000;
+    let answer = shop
+        .http
+        .post(format!("{}/v1/payments/notices", shop.stack.origin_url()))
+        .header(HEADER_WEBHOOK_ID, "msg-late")
+        .header(HEADER_WEBHOOK_TIMESTAMP, at_s)
+        .header(HEADER_WEBHOOK_SIGNATURE, signer.sign("msg-late", at_s, &body)?)
+        .body(body)
+        .send()
+        .await?;
+    assert_eq!(answer.status(), StatusCode::NO_CONTENT, "heard, and known better");
+    assert_eq!(buyer.status(&status.status_url).await?.status, PAID);
+    assert_eq!(kept(shop, &config), 1);
+    assert_eq!(shop.audit(&config.id).await?.count(OrderStatus::Paid), 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notice_that_never_comes_is_found_in_the_providers_books() -> Result<()> {
+    let shop = Shop::start(|_| {}).await?;
+    let config = shop.sale("money-unnoticed", 2);
+    let (buyer, status) = reserved(&shop, &config).await?;
+    shop.stack.provider().lose_notices(1);
+    ensure!(buyer.pay(&status, "ok").await?.status.is_success());
+    until("the money has moved", PATIENCE, || async { Ok(kept(&shop, &config) == 1) }).await?;
+    assert_eq!(buyer.status(&status.status_url).await?.status, RESERVED, "nobody told the shop");
+    let admin = shop.stack.admin();
+    let young = admin.reconcile(&config.id, true, 600_000).await?;
+    assert_eq!(young.drifts, [], "its notice may be on its way");
+    let told = admin.reconcile(&config.id, true, 0).await?;
+    let [drift] = &told.drifts[..] else { bail!("{told:?}") };
+    assert_eq!((drift.kind, drift.claim_id), (DriftKind::UnnoticedPayment, Some(status.claim_id)));
+    ensure!(drift.repair.is_some(), "{drift:?}");
+    status_where(&buyer, &status.status_url, |status| status.status == PAID).await?;
+    assert_eq!(admin.reconcile(&config.id, true, 0).await?.drifts, []);
+    // A payment in the ledger that the provider does not know cannot be mended: it is told.
+    let invented =
+        "INSERT INTO payments (provider_payment_id, claim_id, sale, amount_minor, currency, paid_at_ms, updated_by)
+                    SELECT 'pay-invented', claim_id, sale, 0, currency, 1, 'test' FROM orders WHERE claim_id = $1";
+    sqlx::query(invented).bind(status.claim_id.0).execute(&mut shop.database().await?).await?;
+    let told = admin.reconcile(&config.id, true, 0).await?;
+    let [drift] = &told.drifts[..] else { bail!("{told:?}") };
+    assert_eq!((drift.kind, drift.repair.is_none()), (DriftKind::UnknownPayment, true), "{drift:?}");
+    let books = shop.audit(&config.id).await?;
+    assert_eq!((books.count(OrderStatus::Paid), books.on_offer), (1, 1));
+    shop.stack.stop().await
 }
