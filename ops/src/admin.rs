@@ -6,7 +6,7 @@ use flashgate_shared::{
     sale::SaleConfig,
     wire::{
         AdminSale, AuditReport, Check, ClosingReport, DeadLetter, DocumentAnswer, Erasure, ErasureRequest, LedgerPage,
-        Rebuild, Reconciliation, TrafficReport,
+        Rebuild, Reconciliation, Repair, TrafficReport,
     },
 };
 use reqwest::{Method, StatusCode, header};
@@ -132,6 +132,11 @@ impl AdminClient {
     ) -> Result<Reconciliation, AdminError> {
         let path = format!("/v1/admin/sales/{sale}/reconcile?repair={repair}&older_than_ms={older_than_ms}");
         self.call(Method::POST, &path, None).await
+    }
+
+    /// What reconciling has mended of the sale, the newest first.
+    pub async fn repairs(&self, sale: &SaleId) -> Result<Vec<Repair>, AdminError> {
+        self.call(Method::GET, &format!("/v1/admin/sales/{sale}/repairs"), None).await
     }
 
     /// Messages of the sale that could not be settled, the newest first.

@@ -98,6 +98,16 @@ words! {
 }
 
 words! {
+    /// Who wished a repair.
+    Wisher {
+        /// An operator.
+        Operator = "operator",
+        /// The role that reconciles by itself.
+        Schedule = "schedule",
+    }
+}
+
+words! {
     /// What a reconciliation finds (design §9): stores that do not say the same.
     DriftKind {
         /// A held receipt whose claim the ledger does not know, with nothing on its way: the message was lost.

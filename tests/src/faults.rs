@@ -4,7 +4,7 @@ use crate::Shop;
 use anyhow::{Context, Result, bail};
 use flashgate_queue::Published;
 use flashgate_shared::{
-    BucketIndex, ClaimId, SaleId,
+    BucketIndex, ClaimId, Epoch, SaleId, UnixMs,
     envelope::{ClaimEnvelope, ENVELOPE_VERSION},
     trace::TraceId,
 };
@@ -19,6 +19,15 @@ use nix::{
 };
 use std::{os::unix::fs::PermissionsExt, path::PathBuf};
 
+/// Many of [`claim_and_die`], in turn over so many buckets: what the relay has to publish.
+pub async fn claims_and_die(shop: &Shop, sale: &SaleId, buyers: &[String], buckets: u16) -> Result<()> {
+    let (epoch, now_ms) = (shop.epoch(sale).await?, shop.stock.now_ms().await?);
+    for (n, buyer) in (0..buckets).cycle().zip(buyers) {
+        claim(shop, sale, epoch, now_ms, buyer, "k", n).await?;
+    }
+    Ok(())
+}
+
 /// Takes one unit at the gate as an origin does that dies before it publishes: the receipt and the
 /// outbox entry are left. The envelope is what it would have sent.
 pub async fn claim_and_die(
@@ -28,16 +37,28 @@ pub async fn claim_and_die(
     key: &str,
     bucket: BucketIndex,
 ) -> Result<ClaimEnvelope> {
+    claim(shop, sale, shop.epoch(sale).await?, shop.stock.now_ms().await?, buyer, key, bucket).await
+}
+
+async fn claim(
+    shop: &Shop,
+    sale: &SaleId,
+    epoch: Epoch,
+    now_ms: UnixMs,
+    buyer: &str,
+    key: &str,
+    bucket: BucketIndex,
+) -> Result<ClaimEnvelope> {
     let buyer = buyer.parse()?;
     let attempt = ClaimAttempt {
         claim_id: ClaimId::derive(sale, &buyer, &key.parse()?),
         sale: sale.clone(),
-        epoch: shop.epoch(sale).await?,
+        epoch,
         buyer,
         quantity: 1,
         per_buyer_limit: 1,
         second_try: false,
-        now_ms: shop.stock.now_ms().await?,
+        now_ms,
         trace_id: TraceId::from_random(uuid::Uuid::new_v4().as_u128()),
     };
     match shop.stock.claim(&attempt, bucket).await? {

@@ -1,9 +1,12 @@
 //! A TCP proxy before a server that loses, withholds and refuses connections as it is told.
 
 use anyhow::Result;
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicU16, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU16, Ordering},
+    },
+    time::Duration,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -26,6 +29,8 @@ enum Mode {
     Unanswered,
     /// What the server sends arrives; what clients say is kept back.
     Unheard,
+    /// Everything arrives so much later.
+    Late(Duration),
     /// New connections are closed at once.
     Closed,
     /// Whatever asks hears this instead of the server, and is then closed.
@@ -100,6 +105,11 @@ impl Proxy {
         self.mode.send_replace(Mode::Unheard);
     }
 
+    /// From now on everything arrives so much later, each way.
+    pub fn be_late(&self, by: Duration) {
+        self.mode.send_replace(Mode::Late(by));
+    }
+
     /// Everything passes again, what was kept back too.
     pub fn speak(&self) {
         self.mode.send_replace(Mode::Open);
@@ -137,7 +147,7 @@ async fn pump(mut client: TcpStream, server: u16, mut modes: watch::Receiver<Mod
             }
             return;
         }
-        Mode::Open | Mode::Silent | Mode::Unanswered | Mode::Unheard => {}
+        Mode::Open | Mode::Silent | Mode::Unanswered | Mode::Unheard | Mode::Late(_) => {}
     }
     let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
     // Either side's end ends both, so that none is left half open.
@@ -161,6 +171,11 @@ async fn forward(from: &TcpStream, to: &TcpStream, mut modes: watch::Receiver<Mo
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
             Err(_) => return,
         };
+        let late = match *modes.borrow() {
+            Mode::Late(by) => by,
+            _ => Duration::ZERO,
+        };
+        tokio::time::sleep(late).await;
         while !bytes.is_empty() {
             if to.writable().await.is_err() {
                 return;

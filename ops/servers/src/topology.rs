@@ -1,4 +1,4 @@
-//! Redis in more than one piece: a primary and its replica under sentinels, and a cluster.
+//! Redis in more than one piece: a primary and its replicas under sentinels, and a cluster.
 
 use crate::{
     Fsync, Guarded, READY_WITHIN, find, free_port,
@@ -42,20 +42,29 @@ impl Node {
     }
 }
 
-/// A primary, its replica and three sentinels.
+/// Replicas of the primary: two, so that one is left to write to when the other was promoted.
+const REPLICAS: usize = 2;
+/// What is prescribed where there are replicas: a write that no replica follows is refused, and not lost later.
+const PRESCRIBED: [&str; 4] = ["--min-replicas-to-write", "1", "--min-replicas-max-lag", "10"];
+
+/// A primary, its replicas and three sentinels.
 #[derive(Debug)]
 pub struct Sentinels {
     primary: Option<Node>,
-    replica: Node,
+    replicas: Vec<Node>,
     sentinels: Vec<Node>,
 }
 
 impl Sentinels {
-    /// Starts them under `dir`, and waits until the replica follows and the sentinels agree.
+    /// Starts them under `dir`, and waits until the replicas follow and the sentinels agree.
     pub async fn start(dir: &Path) -> Result<Self> {
-        let primary = Node::start(&dir.join("primary"), &[]).await?;
+        let primary = Node::start(&dir.join("primary"), &PRESCRIBED).await?;
         let of = primary.port.to_string();
-        let replica = Node::start(&dir.join("replica"), &["--replicaof", "127.0.0.1", &of]).await?;
+        let mut replicas = Vec::new();
+        for i in 0..REPLICAS {
+            let options = [&PRESCRIBED[..], &["--replicaof", "127.0.0.1", &of]].concat();
+            replicas.push(Node::start(&dir.join(format!("replica-{i}")), &options).await?);
+        }
         let (mut sentinels, mut ports) = (Vec::new(), Vec::new());
         for i in 0..SENTINELS {
             let (dir, port) = (dir.join(format!("sentinel-{i}")), free_port()?);
@@ -75,23 +84,28 @@ impl Sentinels {
             sentinels.push(Node { process: Guarded::start("sentinel", &dir, command)?, port });
             ports.push(port);
         }
-        until("the replica follows", READY_WITHIN, || async {
-            Ok(ask(replica.port, "INFO replication\r\n").await?.contains("master_link_status:up"))
+        until("the replicas follow", READY_WITHIN, || async {
+            for replica in &replicas {
+                let info = ask(replica.port, "INFO replication\r\n").await?;
+                ensure!(info.contains("master_link_status:up"), "{info}");
+            }
+            Ok(true)
         })
         .await?;
         until("the sentinels agree", READY_WITHIN, || async {
             for &port in &ports {
                 let quorum = ask(port, &format!("SENTINEL ckquorum {SERVICE}\r\n")).await?;
-                let replicas = ask(port, &format!("SENTINEL replicas {SERVICE}\r\n")).await?;
+                let known = ask(port, &format!("SENTINEL replicas {SERVICE}\r\n")).await?;
                 let others = ask(port, &format!("SENTINEL sentinels {SERVICE}\r\n")).await?;
                 let wanted = format!("*{}\r\n", SENTINELS - 1);
                 ensure!(quorum.starts_with("+OK 3"), "{quorum}");
-                ensure!(replicas.starts_with("*1\r\n") && others.starts_with(&wanted), "they do not know all yet");
+                let all = format!("*{REPLICAS}\r\n");
+                ensure!(known.starts_with(&all) && others.starts_with(&wanted), "they do not know all yet");
             }
             Ok(true)
         })
         .await?;
-        Ok(Self { primary: Some(primary), replica, sentinels })
+        Ok(Self { primary: Some(primary), replicas, sentinels })
     }
 
     /// Where clients ask for the primary.
@@ -113,7 +127,7 @@ impl Sentinels {
 
     /// Stops them all.
     pub async fn stop(self) -> Result<()> {
-        for node in self.sentinels.into_iter().chain(self.primary).chain([self.replica]) {
+        for node in self.sentinels.into_iter().chain(self.primary).chain(self.replicas) {
             node.process.stop().await?;
         }
         Ok(())

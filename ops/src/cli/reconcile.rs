@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use flashgate_shared::{
     SaleId,
-    wire::{ClosingReport, Reconciliation},
+    wire::{ClosingReport, Drift, Reconciliation, Repair},
 };
 use std::{path::PathBuf, process::ExitCode};
 
@@ -19,6 +19,9 @@ pub(super) struct ReconcileArgs {
     /// Mend what can be mended: lost messages are published again, wrong counters by a rebuild of the gate
     #[arg(long)]
     repair: bool,
+    /// Only tell what was mended so far, when, and by whose wish
+    #[arg(long, conflicts_with = "repair")]
+    history: bool,
     /// Younger claims may still be on their way
     #[arg(long, value_name = "LENGTH", default_value = "1m")]
     older_than: String,
@@ -33,6 +36,9 @@ pub(super) struct ReconcileArgs {
 pub(super) async fn run(args: ReconcileArgs) -> Result<ExitCode> {
     let older_than_ms = u32::try_from(times::length_ms(&args.older_than).context("--older-than")?)
         .context("--older-than: at most 49 days")?;
+    if args.history {
+        return history(&args).await;
+    }
     let found = args.place.admin()?.reconcile(&args.sale, args.repair, older_than_ms).await;
     let found = found.map_err(|e| unknown_sale(e, &args.sale))?;
     if let Some(path) = &args.json {
@@ -45,6 +51,29 @@ pub(super) async fn run(args: ReconcileArgs) -> Result<ExitCode> {
     Ok(if mended { ExitCode::SUCCESS } else { ExitCode::from(FAIL) })
 }
 
+async fn history(args: &ReconcileArgs) -> Result<ExitCode> {
+    let repairs = args.place.admin()?.repairs(&args.sale).await.map_err(|e| unknown_sale(e, &args.sale))?;
+    if let Some(path) = &args.json {
+        write_json(path, &repairs)?;
+    }
+    if takes_stdout(args.json.as_ref()) {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if repairs.is_empty() {
+        say(&format!("{}: nothing had to be mended", args.sale))?;
+    }
+    for Repair { id, made_at_ms, wished_by, drift } in &repairs {
+        say(&format!("  {id}  {}  {wished_by}: {}", times::show(*made_at_ms), told_drift(drift)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn told_drift(drift: &Drift) -> String {
+    let claim = drift.claim_id.map(|id| format!(" {id}")).unwrap_or_default();
+    let repair = drift.repair.as_deref().unwrap_or("not mended");
+    format!("{}{claim}, {} units: {} ({repair})", drift.kind, drift.units, drift.cause)
+}
+
 fn findings(found: &Reconciliation) -> String {
     let motion = if found.quiet { "at rest" } else { "in motion: counters are not compared" };
     let verdict = if found.drifts.is_empty() { ("1;32", "all stores say the same") } else { ("1;31", "drift") };
@@ -53,9 +82,7 @@ fn findings(found: &Reconciliation) -> String {
         text += &format!("\n  {}  not compared: {unseen}", paint(stdout_colour(), "33", "warn"));
     }
     for drift in &found.drifts {
-        let claim = drift.claim_id.map(|id| format!(" {id}")).unwrap_or_default();
-        let repair = drift.repair.as_deref().unwrap_or("not mended");
-        text += &format!("\n  {}{claim}, {} units: {} ({repair})", drift.kind, drift.units, drift.cause);
+        text += &format!("\n  {}", told_drift(drift));
     }
     text
 }

@@ -22,6 +22,7 @@ mod rebuild;
 mod reconcile;
 mod refunds;
 mod release;
+mod repairs;
 mod rows;
 mod sales;
 mod settle;

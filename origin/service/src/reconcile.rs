@@ -17,7 +17,7 @@ use crate::{
 use flashgate_ledger::SaleRow;
 use flashgate_shared::{
     ClaimId,
-    order::DriftKind,
+    order::{DriftKind, Wisher},
     wire::{Drift, Reconciliation},
 };
 use money::CompareError;
@@ -35,6 +35,8 @@ pub struct Wish {
     pub rebuild: bool,
     /// Younger claims, releases and refunds may be on their way.
     pub older_than_ms: i64,
+    /// Who wishes it.
+    pub by: Wisher,
 }
 
 /// Compares, and repairs if that is wished.
@@ -81,6 +83,10 @@ pub async fn reconcile(app: &App, row: &SaleRow, wish: Wish) -> Result<Reconcili
             sale = %row.config.id, kind = %drift.kind, units = drift.units, cause = drift.cause,
             repair = drift.repair, "drift"
         );
+    }
+    // What was mended stays mended, also when that cannot be recorded now: the log has it.
+    if let Err(error) = app.ledger.record_repairs(&row.config.id, &drifts, wish.by).await {
+        tracing::error!(%error, sale = %row.config.id, "repairs were made and could not be recorded");
     }
     Ok(Reconciliation { sale: row.config.id.clone(), drifts, quiet, unseen })
 }

@@ -193,7 +193,7 @@ impl Checker {
     pub fn finish(&self) -> Result<Sum, Flaw> {
         let flaw =
             |shard: i16, what: String| Err(Flaw { shard, seq: self.shards.get(&shard).map_or(0, |at| at.seq), what });
-        for (&(one, other), &units) in self.moved.iter().filter(|(_, units)| **units != 0) {
+        if let Some((&(one, other), units)) = self.moved.iter().find(|(_, units)| **units != 0) {
             return flaw(one, format!("{units} units moved between it and shard {other} have no other side"));
         }
         let mut seen: HashMap<&str, ClaimId> = HashMap::new();

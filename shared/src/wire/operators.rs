@@ -5,7 +5,7 @@ use crate::{
     clock::UnixMs,
     envelope::ClaimEnvelope,
     ids::{BuyerId, ClaimId, Epoch, SaleId},
-    order::{DriftKind, LostReason},
+    order::{DriftKind, LostReason, Wisher},
     sale::{RebuildCause, SaleConfig, SalePhase, SaleState},
 };
 use serde::{Deserialize, Serialize};
@@ -108,6 +108,20 @@ pub struct Drift {
     /// What was done about it; absent when nothing was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repair: Option<String>,
+}
+
+/// A drift that was mended: an entry of `GET /v1/admin/sales/{sale}/repairs`, the newest first, at most 1,000.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repair {
+    /// Its number.
+    pub id: i64,
+    /// When.
+    pub made_at_ms: UnixMs,
+    /// By whose wish.
+    pub wished_by: Wisher,
+    /// What was found, and what was done.
+    #[serde(flatten)]
+    pub drift: Drift,
 }
 
 /// The answer of `POST /v1/admin/sales/{sale}/reconcile?repair=true|false&older_than_ms=N`.

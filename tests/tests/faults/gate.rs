@@ -97,6 +97,30 @@ async fn redis_restarted_empty() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn redis_restarted_empty_in_a_sale_of_ten_thousand() -> Result<()> {
+    const SOLD: usize = 4_000;
+    let mut b = Breakable::start(|_| {}).await?;
+    let mut config = b.shop.sale("gate-large", 10_000);
+    (config.buckets, config.shards) = (10, 2);
+    let sale = b.shop.create(&config).await?;
+    let names: Vec<String> = (0..SOLD).map(|n| format!("buyer-{n}")).collect();
+    faults::claims_and_die(&b.shop, &sale, &names, config.buckets).await?;
+    until("all of it is settled", PATIENCE, || async {
+        Ok(b.shop.stack.admin().show(&sale).await?.sold as usize == SOLD)
+    })
+    .await?;
+    b.shop.quiet(&sale).await?;
+    let since = Instant::now();
+    b.redis = b.redis.restart_empty().await?;
+    let rebuild = b.shop.rebuilt(&sale, 1).await?;
+    sells(&b, &sale, "Redis empty, 10,000 units, 4,000 of them sold", since).await?;
+    assert_eq!(rebuild.on_offer, Some(6_000));
+    let books = b.shop.audit(&sale).await?;
+    assert_eq!((books.live_units, books.on_offer), (4_001, 5_999));
+    b.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn redis_restarted_from_a_past_that_had_not_sold_yet() -> Result<()> {
     let mut b = Breakable::start(|_| {}).await?;
     let sale = b.sale("gate-past-decrements", 6).await?;

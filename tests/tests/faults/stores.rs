@@ -6,12 +6,12 @@ use flashgate_servers::until;
 use flashgate_shared::{
     SaleId,
     envelope::ClaimEnvelope,
-    order::{DriftKind, OrderStatus},
+    order::{DriftKind, OrderStatus, Wisher},
     problem::ProblemKind,
     wire::ClaimState,
 };
 use flashgate_tests::{Claimed, PATIENCE, faults};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const RESERVED: ClaimState = ClaimState::Ledger(OrderStatus::Reserved);
 
@@ -152,6 +152,10 @@ async fn a_message_that_is_nowhere_any_more_is_found_and_published_again() -> Re
     let books = c.shop.audit(&sale).await?;
     assert_eq!((books.live_units, books.on_offer), (1, 2));
     assert_eq!(admin.reconcile(&sale, true, 0).await?.drifts, []);
+    // It is on record what was done, and by whose wish.
+    let repairs = admin.repairs(&sale).await?;
+    let [repair] = &repairs[..] else { anyhow::bail!("{repairs:?}") };
+    assert_eq!((repair.wished_by, &repair.drift), (Wisher::Operator, &mended.drifts[0]));
     c.shop.stack.stop().await
 }
 
@@ -229,5 +233,34 @@ async fn redis_has_forgotten_all_scripts() -> Result<()> {
     buyer.settled(&third.status_url).await?;
     let books = c.shop.audit(&sale).await?;
     assert_eq!((books.live_units, books.on_offer), (2, 2));
+    c.shop.stack.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_stores_answer_late() -> Result<()> {
+    let c = Cuttable::start().await?;
+    let sale = c.shop.create(&c.shop.sale("stores-late", 8)).await?;
+    let buyers = [c.entered(&sale).await?, c.entered(&sale).await?, c.entered(&sale).await?];
+    // Slow, and within the time that each has: nothing is lost, and nothing is done twice.
+    for way in [&c.redis, &c.rabbit, &c.postgres] {
+        way.be_late(Duration::from_millis(60));
+    }
+    for buyer in &buyers {
+        let accepted = buyer.claim_at_last("k", 1).await?.accepted()?;
+        let status = buyer.settled(&accepted.status_url).await?;
+        ensure!(status.status == RESERVED, "{status:?}");
+    }
+    // Later than Redis may be: outcomes are unknown, and the same key finds them.
+    c.redis.be_late(Duration::from_secs(3));
+    let direct = c.shop.direct(&sale);
+    let unanswered = direct.claim("late", "k", 1).await?;
+    let Claimed::Refused(problem) = unanswered else { anyhow::bail!("{unanswered:?}") };
+    ensure!(problem.status == 503, "{problem:?}");
+    for way in [&c.redis, &c.rabbit, &c.postgres] {
+        way.speak();
+    }
+    until_accepted(&c, &sale, "late").await?;
+    let books = c.shop.audit(&sale).await?;
+    assert_eq!((books.live_units, books.on_offer), (4, 4));
     c.shop.stack.stop().await
 }

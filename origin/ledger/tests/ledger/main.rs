@@ -2,6 +2,7 @@
 
 mod bench;
 mod chain;
+mod erase;
 mod model;
 mod pay;
 mod rebuild;

@@ -52,6 +52,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/admin/sales/{sale}/rebuilds", get(admin_rebuild::list))
         .route("/v1/admin/sales/{sale}/document", get(admin_document::handler))
         .route("/v1/admin/sales/{sale}/reconcile", post(admin_reconcile::handler))
+        .route("/v1/admin/sales/{sale}/repairs", get(admin_reconcile::repairs))
         .route("/v1/admin/sales/{sale}/dead-letters", get(admin_dead_letters::list))
         .route("/v1/admin/sales/{sale}/dead-letters/{letter}/replay", post(admin_dead_letters::replay))
         .route("/v1/admin/sales/{sale}/check", get(admin_check::handler))

@@ -6,7 +6,7 @@ use crate::{
     roles::{Next, Pace},
     sales::Sale,
 };
-use flashgate_shared::{SaleId, sale::SaleState};
+use flashgate_shared::{SaleId, order::Wisher, sale::SaleState};
 use std::{collections::HashMap, time::Duration};
 
 /// A closed sale that was found at rest and in order is looked at in one tick of so many: a notice or a refund
@@ -16,7 +16,7 @@ const REST_TICKS: u32 = 60;
 /// Ticks until shutdown.
 pub async fn run(app: &App) {
     let period = Duration::from_millis(app.config.reconcile.period_ms);
-    let wish = Wish { repair: true, rebuild: false, older_than_ms: OLDER_THAN_MS };
+    let wish = Wish { repair: true, rebuild: false, older_than_ms: OLDER_THAN_MS, by: Wisher::Schedule };
     let mut pace = Pace::new("reconcile", None, &app.shutdown);
     let mut resting = Resting::default();
     while pace.goes_on() {

@@ -1,4 +1,4 @@
-//! `POST /v1/admin/sales/{sale}/reconcile` and `GET /v1/admin/sales/{sale}/report`.
+//! `POST /v1/admin/sales/{sale}/reconcile`, `GET /v1/admin/sales/{sale}/repairs` and `…/report`.
 
 use crate::{
     App,
@@ -14,7 +14,10 @@ use axum::{
     Json,
     extract::{Path, Query, State},
 };
-use flashgate_shared::wire::{ClosingReport, Reconciliation};
+use flashgate_shared::{
+    order::Wisher,
+    wire::{ClosingReport, Reconciliation, Repair},
+};
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -40,8 +43,19 @@ pub async fn handler(
     Query(asked): Query<Asked>,
 ) -> Result<Json<Reconciliation>, Refusal> {
     let row = row(&app, &id).await?;
-    let wish = Wish { repair: asked.repair, rebuild: asked.repair, older_than_ms: i64::from(asked.older_than_ms) };
+    let older_than_ms = i64::from(asked.older_than_ms);
+    let wish = Wish { repair: asked.repair, rebuild: asked.repair, older_than_ms, by: Wisher::Operator };
     Ok(Json(reconcile(&app, &row, wish).await?))
+}
+
+/// What was mended so far.
+pub async fn repairs(
+    _: Operator,
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Json<Vec<Repair>>, Refusal> {
+    let sale = row(&app, &id).await?.config.id;
+    Ok(Json(app.ledger.repairs(&sale).await.map_err(AdminError::from)?))
 }
 
 /// What became of the sale.

@@ -1,53 +1,46 @@
-//! The protocol as a model, checked exhaustively for small sizes (`stateright`): claim, publish, settle, pay or
-//! expire, release, rebuild, with crashes, losses, repeats and failovers at every step.
-//!
-//! The model is written from the design and not from the code: it says what each step may read and write. Each
-//! planted bug takes one guard away and must lead to a counterexample; else the guard would be there for nothing,
-//! or the model would not see.
+//! The protocol: its parts, its steps, and what must hold after each.
 
-use stateright::{Checker, HasDiscoveries, Model, Property};
+use stateright::{Model, Property};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Of one checker; the tests run side by side.
-const THREADS: usize = 2;
 /// What must hold in every state.
-const ALWAYS: [&str; 4] = [
+pub(crate) const ALWAYS: [&str; 4] = [
     "I1: never oversold",
     "I2: one live order a buyer",
     "I3, I4: at rest every unit is sold or on offer",
     "I7: nobody pays for nothing",
 ];
 /// What must happen in some.
-const ALL_PAID: &str = "all units are paid, after a rebuild";
-const SOLD_AGAIN: &str = "a unit comes back and is sold again";
+pub(crate) const ALL_PAID: &str = "all units are paid, after a rebuild";
+pub(crate) const SOLD_AGAIN: &str = "a unit comes back and is sold again";
 
-type Epoch = u8;
-type Bucket = u8;
+pub(crate) type Epoch = u8;
+pub(crate) type Bucket = u8;
 
 /// Who claims, with which key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Claim {
-    buyer: u8,
-    key: u8,
+pub(crate) struct Claim {
+    pub(crate) buyer: u8,
+    pub(crate) key: u8,
 }
 
 /// One OK of the gate (rule R1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Hold {
+pub(crate) struct Hold {
     epoch: Epoch,
     bucket: Bucket,
     entry: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Note {
+pub(crate) enum Note {
     Held,
     Released,
     Void,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Receipt {
+pub(crate) struct Receipt {
     note: Note,
     claim: Claim,
     hold: Hold,
@@ -55,7 +48,7 @@ struct Receipt {
 
 /// One bucket in Redis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-struct Redis {
+pub(crate) struct Redis {
     epoch: Option<Epoch>,
     stock: u8,
     receipts: BTreeMap<u8, Receipt>,
@@ -65,7 +58,7 @@ struct Redis {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Status {
+pub(crate) enum Status {
     Reserved,
     Paid,
     Expired,
@@ -79,14 +72,14 @@ impl Status {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Order {
+pub(crate) struct Order {
     status: Status,
     hold: Option<Hold>,
 }
 
 /// A row of `gate_releases`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Release {
+pub(crate) struct Release {
     claim: Claim,
     hold: Hold,
     units: u8,
@@ -96,7 +89,7 @@ struct Release {
 
 /// Postgres.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Ledger {
+pub(crate) struct Ledger {
     epoch: Epoch,
     sold: u8,
     rebuilding: bool,
@@ -109,7 +102,7 @@ struct Ledger {
 
 /// A process between the cut and the opening.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Rebuilder {
+pub(crate) struct Rebuilder {
     epoch: Epoch,
     stock: u8,
     receipts: BTreeMap<u8, Receipt>,
@@ -117,7 +110,7 @@ struct Rebuilder {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct World {
+pub(crate) struct World {
     buckets: Vec<Redis>,
     queue: BTreeSet<(Claim, Hold)>,
     ledger: Ledger,
@@ -134,7 +127,7 @@ struct World {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Step {
+pub(crate) enum Step {
     /// `claim.lua`; the process dies right after if `published` is none, else it publishes, and the outbox entry
     /// goes if the confirm came.
     Claim {
@@ -175,7 +168,7 @@ enum Step {
 
 /// What is taken away from the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bug {
+pub(crate) enum Bug {
     None,
     /// `release.lua` does not compare the receipt.
     NoReceiptCompare,
@@ -193,16 +186,17 @@ enum Bug {
     NoRefund,
 }
 
-struct Protocol {
-    total: u8,
-    buckets: Bucket,
-    claims: Vec<Claim>,
+/// A sale, how much of it is visited, and which guard is taken away.
+pub(crate) struct Protocol {
+    pub(crate) total: u8,
+    pub(crate) buckets: Bucket,
+    pub(crate) claims: Vec<Claim>,
     /// Most OKs of the gate: a sale ends.
-    entries: u8,
-    repeats: u8,
-    failovers: u8,
-    rebuilds: u8,
-    bug: Bug,
+    pub(crate) entries: u8,
+    pub(crate) repeats: u8,
+    pub(crate) failovers: u8,
+    pub(crate) rebuilds: u8,
+    pub(crate) bug: Bug,
 }
 
 impl Protocol {
@@ -591,111 +585,4 @@ impl Model for Protocol {
             }),
         ]
     }
-}
-
-const ANN: Claim = Claim { buyer: 0, key: 0 };
-const ANN_AGAIN: Claim = Claim { buyer: 0, key: 1 };
-const BOB: Claim = Claim { buyer: 1, key: 0 };
-
-/// Two buyers, a repeat of any step, one bucket that forgets, one rebuild.
-fn all_faults() -> Protocol {
-    Protocol {
-        total: 1,
-        buckets: 2,
-        claims: vec![ANN, BOB],
-        entries: 3,
-        repeats: 1,
-        failovers: 1,
-        rebuilds: 1,
-        bug: Bug::None,
-    }
-}
-
-/// Nothing goes wrong but that steps are repeated; one buyer comes with two keys.
-fn repeats(total: u8) -> Protocol {
-    Protocol { total, claims: vec![ANN, ANN_AGAIN, BOB], entries: 4, failovers: 0, rebuilds: 0, ..all_faults() }
-}
-
-/// Checks all states. A property that is broken comes with its shortest story.
-fn check(protocol: Protocol, wanted: &[&'static str]) {
-    let checker = protocol.checker().threads(THREADS).spawn_bfs().join();
-    println!("{} states, {} of them different", checker.state_count(), checker.unique_state_count());
-    assert!(checker.is_done(), "not all states were seen");
-    if let Some(story) = story(&checker) {
-        panic!("{story}");
-    }
-    for name in wanted {
-        assert!(checker.discovery(name).is_some(), "{name:?} never happens: the model is silent");
-    }
-}
-
-/// With this guard taken away: the story that must be found, and the invariant that it must break.
-fn find(bug: Bug, protocol: Protocol, invariant: &str) {
-    let broken = Protocol { bug, ..protocol };
-    let checker = broken.checker().threads(THREADS).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-    let story = story(&checker).unwrap_or_else(|| panic!("without {bug:?} nothing breaks"));
-    println!("{bug:?}: {story}");
-    assert!(story.starts_with(invariant), "{story}");
-}
-
-fn story(checker: &impl Checker<Protocol>) -> Option<String> {
-    ALWAYS.iter().find_map(|name| {
-        let steps = checker.discovery(name)?.into_actions();
-        Some(steps.iter().fold(format!("{name}:"), |text, step| format!("{text}\n  {step:?}")))
-    })
-}
-
-#[test]
-fn every_state_of_a_sale_with_repeats_a_failover_and_a_rebuild() {
-    check(all_faults(), &[ALL_PAID, SOLD_AGAIN]);
-}
-
-#[test]
-fn every_state_of_a_sale_with_two_rebuilds_at_once() {
-    check(Protocol { rebuilds: 2, repeats: 0, failovers: 0, ..all_faults() }, &[ALL_PAID]);
-}
-
-#[test]
-fn every_state_of_a_sale_with_repeats_and_a_buyer_with_two_keys() {
-    check(repeats(1), &[SOLD_AGAIN]);
-}
-
-#[test]
-fn every_state_of_a_sale_of_two_units() {
-    check(repeats(2), &[]);
-}
-
-#[test]
-fn without_the_receipt_compare_a_unit_comes_back_twice() {
-    find(Bug::NoReceiptCompare, repeats(1), "I3, I4");
-}
-
-#[test]
-fn without_the_conditional_update_a_gate_that_forgot_oversells() {
-    find(Bug::NoConditionalUpdate, all_faults(), "I1");
-}
-
-#[test]
-fn without_the_outbox_a_process_that_dies_strands_a_unit() {
-    find(Bug::NoOutbox, all_faults(), "I3, I4");
-}
-
-#[test]
-fn without_the_unique_live_order_a_buyer_gets_two() {
-    find(Bug::NoUniqueLiveOrder, repeats(2), "I2");
-}
-
-#[test]
-fn without_second_holds_a_replay_in_another_bucket_strands_a_unit() {
-    find(Bug::NoSecondHold, repeats(2), "I3, I4");
-}
-
-#[test]
-fn without_the_epoch_in_settling_a_rebuilt_gate_offers_a_sold_unit() {
-    find(Bug::NoEpochInSettle, Protocol { repeats: 0, failovers: 0, total: 2, ..all_faults() }, "I3, I4");
-}
-
-#[test]
-fn without_refunds_a_late_payment_is_kept() {
-    find(Bug::NoRefund, repeats(1), "I7");
 }
