@@ -48,6 +48,9 @@ use std::{
 
 type Result<T, E = LedgerError> = std::result::Result<T, E>;
 
+/// Ways to read that the workers never need.
+const BY_KEY: [&str; 3] = ["enable_seqscan", "enable_hashjoin", "enable_mergejoin"];
+
 /// A transaction that has to find room on the disk for its data and in the log for its commit.
 const PROBE: &str = "CREATE TEMPORARY TABLE flashgate_probe ON COMMIT DROP AS
     SELECT n, repeat(md5(n::text), 32) AS filler FROM generate_series(1, 1024) n";
@@ -80,15 +83,19 @@ impl Ledger {
             // Not what the server or the role happens to default to: the rules are written for this.
             ("default_transaction_isolation", "read committed".to_owned()),
         ]);
-        let pool = |size: u32| {
+        // The workers look up by keys alone. A sale that has just begun is not in the planner's statistics: left to
+        // them, each batch would read the whole sale. Where they name rows by key and say what state they are in,
+        // `(…) IS TRUE` keeps the state out of the choice of an index.
+        let by_key = bounded.clone().options(BY_KEY.map(|setting| (setting, "off")));
+        let pool = |size: u32, options: PgConnectOptions| {
             PgPoolOptions::new()
                 .max_connections(size.max(1))
                 .acquire_timeout(Duration::from_millis(config.acquire_timeout_ms))
-                .connect_lazy_with(bounded.clone())
+                .connect_lazy_with(options)
         };
         let ledger = Self {
-            settle: pool(config.pool_settle),
-            reads: pool(config.pool_read),
+            settle: pool(config.pool_settle, by_key),
+            reads: pool(config.pool_read, bounded),
             plain,
             config: config.clone(),
             shards: Arc::default(),
@@ -105,6 +112,11 @@ impl Ledger {
             other => LedgerError::Bug(other.to_string()),
         })?;
         connection.close().await.map_err(tx::outer)
+    }
+
+    /// Connections that are open now, in use or idle.
+    pub fn open_connections(&self) -> u32 {
+        self.settle.size() + self.reads.size()
     }
 
     /// Whether Postgres answers a request's connection.

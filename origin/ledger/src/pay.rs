@@ -270,7 +270,7 @@ async fn buy(
         "UPDATE orders o SET status = 'PAID', payment_id = d.payment_id, ended_at_ms = $2, paying_since_ms = NULL,
                 updated_at_ms = $2, updated_by = $3
          FROM UNNEST($4::uuid[], $5::text[]) AS d (claim_id, payment_id)
-         WHERE o.claim_id = d.claim_id AND o.sale = $1 AND o.status = 'RESERVED' AND o.hold_until_ms > $2
+         WHERE o.claim_id = d.claim_id AND (o.sale = $1 AND o.status = 'RESERVED' AND o.hold_until_ms > $2) IS TRUE
          RETURNING o.claim_id, o.shard, o.buyer, o.quantity",
         sale.as_str(),
         locked.now_ms,
@@ -306,7 +306,7 @@ async fn release_checkouts(
 ) -> Result<(), TxError> {
     sqlx::query!(
         "UPDATE orders SET paying_since_ms = NULL, updated_at_ms = unix_now_ms(), updated_by = $3
-         WHERE claim_id = ANY($1) AND sale = $2 AND status = 'RESERVED'",
+         WHERE claim_id = ANY($1) AND (sale = $2 AND status = 'RESERVED') IS TRUE",
         claims,
         sale.as_str(),
         name

@@ -78,7 +78,7 @@ pub(crate) async fn expire(
     let ended = sqlx::query!(
         r#"UPDATE orders SET status = 'EXPIRED', ended_at_ms = $3, paying_since_ms = NULL,
                   updated_at_ms = $3, updated_by = $4
-           WHERE claim_id = ANY($1) AND sale = $2 AND status = 'RESERVED'
+           WHERE claim_id = ANY($1) AND (sale = $2 AND status = 'RESERVED') IS TRUE
            RETURNING claim_id, shard, buyer, quantity, hold AS "hold!", trace_id"#,
         claims,
         sale.as_str(),

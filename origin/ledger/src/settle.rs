@@ -161,10 +161,14 @@ async fn open_book<'a>(
     let claim_ids: Vec<Uuid> = part.iter().map(|m| m.claim_id.0).collect();
     let buyer_ids: Vec<String> = part.iter().map(|m| m.buyer.to_string()).collect();
     let mut claims = HashMap::with_capacity(part.len());
-    let known =
-        sqlx::query!("SELECT claim_id, sale, buyer, quantity, hold FROM orders WHERE claim_id = ANY($1)", &claim_ids)
-            .fetch_all(&mut *tx)
-            .await?;
+    // Row by row on purpose, here and below: a plan made for a sale that seems to be empty reads all of it.
+    let known = sqlx::query!(
+        "SELECT o.claim_id, o.sale, o.buyer, o.quantity, o.hold FROM UNNEST($1::uuid[]) AS d (claim_id)
+         CROSS JOIN LATERAL (SELECT * FROM orders WHERE orders.claim_id = d.claim_id LIMIT 1) o",
+        &claim_ids
+    )
+    .fetch_all(&mut *tx)
+    .await?;
     for row in known {
         claims.insert(
             ClaimId(row.claim_id),
@@ -177,8 +181,11 @@ async fn open_book<'a>(
         );
     }
     let tried = sqlx::query!(
-        r#"SELECT buyer, bool_or(status IN ('RESERVED', 'PAID')) AS "live!", bool_or(status = 'EXPIRED') AS "ended!"
-           FROM orders WHERE sale = $1 AND buyer = ANY($2) GROUP BY buyer"#,
+        r#"SELECT d.buyer AS "buyer!", o.live AS "live!", o.ended AS "ended!" FROM UNNEST($2::text[]) AS d (buyer)
+           CROSS JOIN LATERAL (
+               SELECT bool_or(status IN ('RESERVED', 'PAID')) AS live, bool_or(status = 'EXPIRED') AS ended
+               FROM orders WHERE orders.sale = $1 AND orders.buyer = d.buyer) o
+           WHERE o.live IS NOT NULL"#,
         sale.id.as_str(),
         &buyer_ids
     )

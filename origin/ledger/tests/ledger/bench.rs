@@ -18,6 +18,7 @@ static DATABASES: AtomicU32 = AtomicU32::new(0);
 /// A ledger with one sale in a database of its own.
 pub struct Bench {
     pub ledger: Ledger,
+    config: LedgerConfig,
     pub sql: PgPool,
     pub sale: SaleId,
 }
@@ -108,7 +109,35 @@ impl Bench {
         ledger.migrate().await.unwrap();
         ledger.migrate().await.unwrap();
         ledger.create_sale(&sale).await.unwrap();
-        Self { ledger, sql: PgPool::connect_lazy(&url).unwrap(), sale: sale.id }
+        Self { ledger, config, sql: PgPool::connect_lazy(&url).unwrap(), sale: sale.id }
+    }
+
+    /// Another handle on the ledger, of a process of its own.
+    pub async fn worker(&self) -> Ledger {
+        Ledger::connect(&self.config).await.unwrap()
+    }
+
+    /// Rows of orders that were read so far. The handle's connections are ended first: only then does Postgres
+    /// have their counts.
+    pub async fn order_rows_read(&self, worker: Ledger) -> i64 {
+        drop(worker);
+        flashgate_servers::until("its connections have ended", std::time::Duration::from_secs(60), || async {
+            let open: i64 = sqlx::query_scalar(
+                "SELECT count(*) FROM pg_stat_activity
+                 WHERE datname = current_database() AND application_name = 'flashgate-ledger'",
+            )
+            .fetch_one(&self.sql)
+            .await?;
+            Ok(open <= i64::from(self.ledger.open_connections()))
+        })
+        .await
+        .unwrap();
+        sqlx::query_scalar(
+            "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_user_tables WHERE relname = 'orders'",
+        )
+        .fetch_one(&self.sql)
+        .await
+        .unwrap()
     }
 
     pub async fn run(&self, statement: &'static str) {

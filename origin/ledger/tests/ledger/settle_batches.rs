@@ -1,10 +1,11 @@
 //! Batches: earlier messages count, batches meet each other, and one bad row does not hold up the rest.
 
-use crate::bench::{Bench, buyer, claim_id, message, message_of};
+use crate::bench::{Bench, buyer, claim_id, message, message_of, money, notice};
 use flashgate_ledger::Settled;
 use flashgate_shared::{
     envelope::ClaimEnvelope,
     order::{LostReason, OrderStatus},
+    wire::NoticeKind,
 };
 
 /// One letter for each answer.
@@ -141,6 +142,41 @@ async fn ten_thousand_winners_settle_exactly() {
     }
     println!("10,050 claims settled in {:?}", since.elapsed());
     assert_eq!(answers, "R".repeat(10_000) + &"L".repeat(50));
+    bench.sound().await;
+}
+
+#[tokio::test]
+async fn settling_paying_and_sweeping_read_what_they_touch_and_not_the_whole_sale() {
+    const BATCHES: u32 = 30;
+    const BATCH: u32 = 100;
+    let bench = Bench::new(BATCHES * BATCH).await;
+    // As in the first minute of a sale: no statistics tell how large it is.
+    bench.run("ALTER TABLE orders SET (autovacuum_enabled = false)").await;
+    let all: Vec<_> = (0..BATCHES * BATCH).map(|n| message(&format!("b{n}"), "k", 1, n)).collect();
+    let worker = bench.worker().await;
+    for batch in all.chunks(BATCH as usize) {
+        worker.settle(&bench.sale, batch).await.unwrap();
+    }
+    let settled = bench.order_rows_read(worker).await;
+    let worker = bench.worker().await;
+    for (n, batch) in all.chunks(BATCH as usize).enumerate() {
+        let notice = |m: &ClaimEnvelope| {
+            let (kind, id) = (if n < 20 { NoticeKind::Succeeded } else { NoticeKind::Failed }, format!("p{}", m.hold));
+            notice(kind, &id, m.claim_id, money(5_000, "EUR"))
+        };
+        for outcome in worker.apply_notices(&batch.iter().map(notice).collect::<Vec<_>>()).await {
+            outcome.unwrap();
+        }
+    }
+    let paid = bench.order_rows_read(worker).await - settled;
+    bench.run("UPDATE orders SET reserved_at_ms = 1, pay_by_ms = 2, hold_until_ms = 3 WHERE status = 'RESERVED'").await;
+    let (before, worker) = (bench.order_rows_read(bench.worker().await).await, bench.worker().await);
+    while worker.sweep(&bench.sale, BATCH).await.unwrap().expired > 0 {}
+    let swept = bench.order_rows_read(worker).await - before;
+    println!("rows of orders read: {settled} to settle 3,000, {paid} to pay 2,000, {swept} to end 1,000");
+    assert!(settled <= 3 * 3_000, "{settled} rows were read to settle 3,000 claims");
+    assert!(paid <= 6 * 3_000, "{paid} rows were read for 3,000 notices");
+    assert!(swept <= 12 * 1_000, "{swept} rows were read to end 1,000 holds");
     bench.sound().await;
 }
 

@@ -12,6 +12,7 @@ mod load;
 mod news;
 mod redis;
 mod report;
+mod settling;
 mod worker;
 mod world;
 
@@ -41,8 +42,8 @@ fn main() -> Result<()> {
 }
 
 /// The parts, in the order of the run.
-const PARTS: [&str; 10] =
-    ["sold-out", "accepted", "gate", "edge", "forwards", "worker", "memory", "starts", "sizes", "news"];
+const PARTS: [&str; 11] =
+    ["sold-out", "accepted", "settling", "gate", "edge", "forwards", "worker", "memory", "starts", "sizes", "news"];
 
 /// Measures these parts, or all of them: only then is the report written.
 async fn bench(only: &[String]) -> Result<()> {
@@ -56,6 +57,7 @@ async fn bench(only: &[String]) -> Result<()> {
         match part {
             "sold-out" => claims::sold_out(&world, &mut report).await?,
             "accepted" => claims::accepted(&world, &mut report).await?,
+            "settling" => settling::rows(&world, &mut report).await?,
             "gate" => gate::decisions(&world, &mut report).await?,
             "edge" => edge::refusals(&world, &mut report).await?,
             "forwards" => edge::forwards(&world, &mut report).await?,
