@@ -40,9 +40,10 @@ use sqlx::{
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::RandomState},
+    hash::BuildHasher,
     str::FromStr,
-    sync::{Arc, RwLock},
+    sync::{Arc, RwLock, atomic::AtomicU32},
     time::Duration,
 };
 
@@ -69,6 +70,8 @@ pub struct Ledger {
     config: LedgerConfig,
     /// How many stock rows each sale has that was asked for; one entry a sale.
     shards: Arc<RwLock<HashMap<SaleId, u16>>>,
+    /// Whose turn it is of a sale's stock rows.
+    turn: Arc<AtomicU32>,
 }
 
 impl Ledger {
@@ -99,6 +102,8 @@ impl Ledger {
             plain,
             config: config.clone(),
             shards: Arc::default(),
+            // Other processes start elsewhere.
+            turn: Arc::new(AtomicU32::new(RandomState::new().hash_one(std::process::id()) as u32)),
         };
         ledger.ping().await?;
         Ok(ledger)

@@ -9,9 +9,7 @@ use crate::{
     tx::{Rows, TxError, lock_stock, outer, transaction},
 };
 use flashgate_shared::{
-    BuyerId, ClaimId, SaleId,
-    ids::home_shard,
-    limits,
+    BuyerId, ClaimId, SaleId, limits,
     order::{LostReason, OrderStatus},
     sale::SaleState,
     trace::TraceId,
@@ -42,8 +40,8 @@ impl Ledger {
     ) -> Result<Order> {
         let name = "declare_lost";
         let quantity = quantity.clamp(1, limits::PER_BUYER_MAX);
-        let home = home_shard(buyer, self.shards(sale).await?);
-        transaction!(self.reads, name, |tx| declare_lost(tx, name, sale, home, *claim_id, buyer, quantity, trace_id))
+        let shard = self.next_shard(sale).await?;
+        transaction!(self.reads, name, |tx| declare_lost(tx, name, sale, shard, *claim_id, buyer, quantity, trace_id))
     }
 
     /// Starts a checkout, by the database's clock: until `pay_by_ms`, and only for the buyer's own

@@ -5,7 +5,7 @@ use crate::{
     Ledger, LedgerError, ReleaseOutcome, ReleaseRow, Result, SweepReport,
     chain::{NewEntry, append},
     rows::{number, word},
-    sales::home_shards,
+    sales::all_shards,
     tx::{Locked, Rows, TxError, lock_stock, outer, transaction},
 };
 use flashgate_shared::{
@@ -147,7 +147,7 @@ impl Ledger {
     /// Expires up to `limit` holds whose time is over. Repeating it is safe, several sweepers too.
     pub async fn sweep(&self, sale: &SaleId, limit: u32) -> Result<SweepReport> {
         let mut expired = 0;
-        for shard in home_shards(self.shards(sale).await?) {
+        for shard in all_shards(self.shards(sale).await?) {
             let left = limit.saturating_sub(expired);
             if left == 0 {
                 break;

@@ -12,7 +12,7 @@ use flashgate_shared::{
     sale::{SaleConfig, SaleState},
 };
 use sqlx::{PgConnection, types::Json};
-use std::sync::PoisonError;
+use std::sync::{PoisonError, atomic::Ordering};
 
 struct Row {
     version: i64,
@@ -54,6 +54,12 @@ impl Ledger {
             self.shards.write().unwrap_or_else(PoisonError::into_inner).insert(sale.clone(), rows);
         }
         Ok(rows.max(1))
+    }
+
+    /// The stock row for a new transaction: one after the other, so that those at the same time meet little.
+    pub(crate) async fn next_shard(&self, sale: &SaleId) -> Result<i16> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % u32::from(self.shards(sale).await?);
+        number("shard", turn)
     }
 
     /// One sale.
@@ -180,7 +186,7 @@ async fn create(tx: &mut PgConnection, name: &'static str, sale: &SaleConfig) ->
 }
 
 /// The stock rows of a sale that has so many.
-pub(crate) fn home_shards(shards: u16) -> impl Iterator<Item = i16> {
+pub(crate) fn all_shards(shards: u16) -> impl Iterator<Item = i16> {
     (0..shards).filter_map(|shard| i16::try_from(shard).ok())
 }
 

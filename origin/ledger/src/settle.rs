@@ -13,13 +13,11 @@ use crate::{
 use flashgate_shared::{
     BuyerId, ClaimId, SaleId,
     envelope::ClaimEnvelope,
-    ids::home_shard,
     order::{LostReason, OrderStatus, ReleaseMode},
     sale::SaleConfig,
 };
-use futures_util::future::join_all;
 use sqlx::PgConnection;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use uuid::Uuid;
 
 /// Most messages settled in one transaction: bounds how long the stock stays locked.
@@ -28,42 +26,16 @@ const SETTLE_TRANSACTION_MESSAGES: usize = 500;
 impl Ledger {
     /// Settles a batch in its order; the answers have the batch's length and order. Repeating it is safe.
     ///
-    /// Where the sale's stock is split, the messages of each row's buyers are settled at the same time, on
-    /// connections of their own; those of one buyer stay in their order.
+    /// Where the sale's stock is split, each call takes the next row: as many as there are rows settle side by
+    /// side.
     ///
     /// A batch that Postgres refuses for its data is halved until the bad row stands alone; that one
     /// becomes `Mismatch`, its neighbours settle. On `Err` a part may have been settled: keep all messages.
     pub async fn settle(&self, sale: &SaleId, batch: &[ClaimEnvelope]) -> Result<Vec<Settled>, SettleError> {
-        let shards = self.shards(sale).await?;
-        let mut homes: BTreeMap<i16, Vec<usize>> = BTreeMap::new();
-        for (place, message) in batch.iter().enumerate() {
-            homes.entry(home_shard(&message.buyer, shards)).or_default().push(place);
-        }
-        let at_home = homes.into_iter().map(async |(home, places)| {
-            let messages: Vec<&ClaimEnvelope> = places.iter().filter_map(|&place| batch.get(place)).collect();
-            let settled = self.settle_at(sale, home, &messages).await?;
-            Ok::<_, SettleError>(places.into_iter().zip(settled).collect::<Vec<_>>())
-        });
-        // All are waited for, whatever becomes of one: a commit is not to be cut off.
         let mut settled = Vec::with_capacity(batch.len());
-        for answers in join_all(at_home).await {
-            settled.extend(answers?);
-        }
-        settled.sort_by_key(|(place, _)| *place);
-        Ok(settled.into_iter().map(|(_, answer)| answer).inspect(count).collect())
-    }
-
-    /// Messages of buyers whose home is one stock row.
-    async fn settle_at(
-        &self,
-        sale: &SaleId,
-        home: i16,
-        messages: &[&ClaimEnvelope],
-    ) -> Result<Vec<Settled>, SettleError> {
-        let mut settled = Vec::with_capacity(messages.len());
-        let mut parts: Vec<&[&ClaimEnvelope]> = messages.chunks(SETTLE_TRANSACTION_MESSAGES).rev().collect();
+        let mut parts: Vec<&[ClaimEnvelope]> = batch.chunks(SETTLE_TRANSACTION_MESSAGES).rev().collect();
         while let Some(part) = parts.pop() {
-            match self.settle_part("settle", sale, home, part, false).await {
+            match self.settle_part("settle", sale, part, false).await {
                 Ok(answers) => settled.extend(answers),
                 Err(LedgerError::Invalid(why) | LedgerError::Conflict(why)) if part.len() == 1 => {
                     settled.push(Settled::Mismatch(why));
@@ -76,21 +48,23 @@ impl Ledger {
                 Err(e) => return Err(e),
             }
         }
+        settled.iter().for_each(count);
         Ok(settled)
     }
 
-    /// Under the lock of the home row if it has room, else under that of all rows: nobody is refused for
-    /// want of stock before all of it was looked at.
+    /// Under the lock of one stock row if it has room, else under that of all rows: nobody is refused for want of
+    /// stock before all of it was looked at.
     async fn settle_part(
         &self,
         name: &'static str,
         sale: &SaleId,
-        home: i16,
-        part: &[&ClaimEnvelope],
+        part: &[ClaimEnvelope],
         dead: bool,
     ) -> Result<Vec<Settled>, SettleError> {
-        for lock in [Rows::one(home), Rows::All] {
-            if let Some(answers) = transaction!(self.settle, name, |tx| settle(tx, name, sale, &lock, part, dead))? {
+        let shard = self.next_shard(sale).await?;
+        for lock in [Rows::one(shard), Rows::All] {
+            let settled = transaction!(self.settle, name, |tx| settle(tx, name, sale, &lock, shard, part, dead))?;
+            if let Some(answers) = settled {
                 return Ok(answers);
             }
             metrics::counter!("flashgate_ledger_full_rows_total").increment(1);
@@ -101,8 +75,8 @@ impl Ledger {
     /// Passes a dead letter through the same table; only what would be reserved is refused as poison, and
     /// its units go back.
     pub async fn settle_dead(&self, envelope: &ClaimEnvelope) -> Result<Settled, SettleError> {
-        let home = home_shard(&envelope.buyer, self.shards(&envelope.sale).await?);
-        let answers = self.settle_part("settle_dead", &envelope.sale, home, &[envelope], true).await?;
+        let part = std::slice::from_ref(envelope);
+        let answers = self.settle_part("settle_dead", &envelope.sale, part, true).await?;
         let answer = answers.into_iter().next().ok_or_else(|| LedgerError::Bug("one message, no answer".into()))?;
         count(&answer);
         Ok(answer)
@@ -120,23 +94,25 @@ fn count(answer: &Settled) {
     metrics::counter!("flashgate_ledger_settled_total", "class" => class).increment(1);
 }
 
-/// The body: lock, read, judge, write. `None`, and nothing written, when the locked rows have no room for a
+/// The body: lock, read, judge, write. Orders are counted in `shard` while it has room. `None`, and nothing written, when the locked rows have no room for a
 /// message and others may have.
+#[allow(clippy::too_many_arguments)]
 async fn settle(
     tx: &mut PgConnection,
     name: &'static str,
     sale: &SaleId,
     lock: &Rows,
-    part: &[&ClaimEnvelope],
+    shard: i16,
+    part: &[ClaimEnvelope],
     dead: bool,
 ) -> Result<Option<Vec<Settled>>, TxError> {
     let Some(mut locked) = lock_stock(tx, sale, lock).await? else {
-        let unknown = |_: &&ClaimEnvelope| Settled::Mismatch(format!("the ledger has no sale {sale}"));
+        let unknown = |_: &ClaimEnvelope| Settled::Mismatch(format!("the ledger has no sale {sale}"));
         return Ok(Some(part.iter().map(unknown).collect()));
     };
     let (config, _) = settings(tx, sale).await?;
     let all_locked = locked.shards.len() >= usize::from(config.shards);
-    let mut book = open_book(tx, &config, &locked, part, dead).await?;
+    let mut book = open_book(tx, &config, &locked, shard, part, dead).await?;
     let mut drafts = Drafts::default();
     let mut answers = Vec::with_capacity(part.len());
     for message in part {
@@ -144,7 +120,7 @@ async fn settle(
         if !all_locked && matches!(class, Class::Lost { reason: LostReason::GateLeaked, .. }) {
             return Ok(None);
         }
-        answers.push(drafts.add(&config, &locked, message, class)?);
+        answers.push(drafts.add(&config, &locked, shard, message, class)?);
     }
     drafts.write(tx, name, sale, &mut locked).await?;
     Ok(Some(answers))
@@ -155,7 +131,8 @@ async fn open_book<'a>(
     tx: &mut PgConnection,
     sale: &'a SaleConfig,
     locked: &Locked,
-    part: &[&ClaimEnvelope],
+    shard: i16,
+    part: &[ClaimEnvelope],
     dead: bool,
 ) -> Result<Book<'a>, TxError> {
     let claim_ids: Vec<Uuid> = part.iter().map(|m| m.claim_id.0).collect();
@@ -196,7 +173,7 @@ async fn open_book<'a>(
         buyers.insert(word("buyer", &row.buyer)?, Tries { live: row.live, ended: row.ended });
     }
     let room = locked.shards.iter().map(|s| Room { shard: s.shard, free: s.total - s.sold });
-    Ok(Book { sale, epoch: locked.epoch, claims, buyers, room: room.collect(), dead })
+    Ok(Book { sale, epoch: locked.epoch, claims, buyers, room: room.collect(), first: shard, dead })
 }
 
 /// What a batch is about to write.
@@ -212,6 +189,7 @@ impl Drafts {
         &mut self,
         config: &SaleConfig,
         locked: &Locked,
+        shard: i16,
         message: &ClaimEnvelope,
         class: Class,
     ) -> Result<Settled, TxError> {
@@ -234,7 +212,7 @@ impl Drafts {
                     trace_id: message.trace_id,
                     now_ms: locked.now_ms,
                 };
-                self.order(home_shard(&message.buyer, config.shards), refusal.into_order());
+                self.order(shard, refusal.into_order());
                 if let Some(units) = release {
                     self.release(message, units);
                 }

@@ -175,9 +175,9 @@ pub(crate) struct Shard {
     pub chain_head: Hash,
 }
 
-/// Which of a sale's stock rows a transaction locks. An order is counted in one row and remembers it; a buyer's
-/// new orders are judged under the lock of his home row at least ([`flashgate_shared::ids::home_shard`]), so
-/// that of two transactions about one buyer the later one sees what the earlier one did.
+/// Which of a sale's stock rows a transaction locks. An order is counted in one row and remembers it. Two
+/// transactions about one buyer or one claim may run side by side on different rows: the second insert waits for
+/// the first, finds its row, and is judged again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Rows {
     /// All of them: what is about the whole sale, and what fits no single row.

@@ -160,15 +160,11 @@ impl Model {
 
 const LONG_MS: i64 = 700_000;
 
-async fn take(bench: &Bench, model: &mut Model, step: &Step, shards: u16) {
+async fn take(bench: &Bench, model: &mut Model, step: &Step) {
     match step {
         Step::Settle(draws) => {
             let batch: Vec<_> = draws.iter().map(|d| envelope(*d)).collect();
-            // Buyers of several stock rows are settled at the same time: who of them is first is not told.
-            let at_once = if shards == 1 { batch.len() } else { 1 };
-            for part in batch.chunks(at_once) {
-                bench.settle(part).await;
-            }
+            bench.settle(&batch).await;
             batch.iter().for_each(|m| model.settle(m, false));
         }
         Step::Dead(d) => {
@@ -243,7 +239,7 @@ fn agrees_with_the_model(shards: u16) {
                 let config = SaleConfig { shards, ..sale("phones", TOTAL) };
                 let (bench, mut model) = (Bench::with(config).await, Model::default());
                 for step in &steps {
-                    take(&bench, &mut model, step, shards).await;
+                    take(&bench, &mut model, step).await;
                 }
                 agree(&bench, &model).await;
             });

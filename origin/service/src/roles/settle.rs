@@ -1,4 +1,4 @@
-//! The settlers: one for each sale's queue and one for its dead letters (design §7).
+//! The settlers: one for each row of a sale's stock and one for its dead letters (design §7).
 //!
 //! A message is acknowledged only after its transaction has committed. While Postgres cannot be
 //! reached nothing is consumed: a requeue in a loop would dead-letter every winner.
@@ -21,7 +21,9 @@ pub async fn run(app: Arc<App>) {
     while !app.shutdown.is_cancelled() {
         for sale in app.sales.all() {
             if known.insert(sale.id().clone()) {
-                for source in [Source::Claims, Source::Dead] {
+                // As many at once as the stock has rows: each batch takes one.
+                let claims = std::iter::repeat_n(Source::Claims, usize::from(sale.row.config.shards.max(1)));
+                for source in claims.chain([Source::Dead]) {
                     settlers.spawn(settler(app.clone(), sale.id().clone(), source));
                 }
             }
