@@ -21,7 +21,15 @@ pub use origin::Direct;
 pub use shop::{OwnStores, Shop, shop};
 pub use tokens::{entry_claims, key_id, sign, signed_by};
 
+use flashgate_shared::{order::OrderStatus, wire::ClaimState};
 use std::time::Duration;
+
+/// What a status says of an order that waits to be paid.
+pub const RESERVED: ClaimState = ClaimState::Ledger(OrderStatus::Reserved);
+/// What it says of one that was paid.
+pub const PAID: ClaimState = ClaimState::Ledger(OrderStatus::Paid);
+/// What it says of one whose time was over.
+pub const EXPIRED: ClaimState = ClaimState::Ledger(OrderStatus::Expired);
 
 /// How long a test waits for a condition before it fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,6 +1,6 @@
 //! A shop for tests.
 
-use crate::{Buyer, Direct, PATIENCE};
+use crate::{Buyer, Direct, PATIENCE, RESERVED};
 use anyhow::{Context, Result, ensure};
 use flashgate_ops::stack::{Backends, Stack, StackConfig};
 use flashgate_queue::{Queue, QueueConfig};
@@ -8,7 +8,7 @@ use flashgate_servers::{shared, until};
 use flashgate_shared::{
     Epoch, Money, SaleId,
     sale::{AddressLimits, BucketLimit, SaleConfig},
-    wire::Rebuild,
+    wire::{ClaimStatus, Rebuild},
 };
 use flashgate_stock::{Stock, StockConfig};
 use std::{
@@ -202,6 +202,16 @@ impl Shop {
         let n = NEXT_ADDRESS.fetch_add(1, Ordering::Relaxed);
         let [_, b, c, d] = n.to_be_bytes();
         Buyer::new(edge_url, sale, [127, b.wrapping_add(1), c, d].into())
+    }
+
+    /// A new buyer with a reservation of one unit.
+    pub async fn reserved(&self, sale: &SaleId) -> Result<(Buyer, ClaimStatus)> {
+        let mut buyer = self.buyer(sale);
+        buyer.enter().await?;
+        let accepted = buyer.claim_at_last("k", 1).await?.accepted()?;
+        let status = buyer.settled(&accepted.status_url).await?;
+        ensure!(status.status == RESERVED, "{status:?}");
+        Ok((buyer, status))
     }
 
     /// A caller that stands behind the gate, with the edge's key.

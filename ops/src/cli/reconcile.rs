@@ -95,6 +95,10 @@ pub(super) async fn report(sale: &SaleId, place: &Where, json: Option<&PathBuf>)
     }
     if !takes_stdout(json) {
         say(&told(&report))?;
+        if report.stranded != 0 {
+            // Which units, and why.
+            say(&findings(&place.admin()?.reconcile(sale, false, 0).await?))?;
+        }
     }
     let sound = report.oversold == 0 && report.stranded == 0;
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::from(FAIL) })

@@ -346,6 +346,7 @@ fn exists(error: AdminError, id: &SaleId) -> anyhow::Error {
 fn card(sale: &AdminSale) -> String {
     let s = &sale.sale;
     let on_offer = sale.on_offer.map_or_else(|| "unknown: the gate does not answer".to_owned(), |n| n.to_string());
+    let rows = if s.shards > 1 { format!(" and {} rows of the ledger", s.shards) } else { String::new() };
     let paint = |text: &str| paint(stdout_colour(), "1", text);
     let mut text = format!("{}  {}\n", paint(s.id.as_str()), s.title);
     for (name, value) in [
@@ -353,7 +354,7 @@ fn card(sale: &AdminSale) -> String {
         ("opens", both(s.opens_at_ms)),
         ("closes", both(s.closes_at_ms)),
         ("price", show_price(&s.price)),
-        ("stock", format!("{} in {} buckets, at most {} a buyer", s.total, s.buckets, s.per_buyer_limit)),
+        ("stock", format!("{} in {} buckets{rows}, at most {} a buyer", s.total, s.buckets, s.per_buyer_limit)),
         ("sold", sale.sold.to_string()),
         ("on offer", on_offer),
         ("admits", format!("{} × stock a second", s.admit_factor)),

@@ -5,10 +5,8 @@ use anyhow::{Context, Result, bail, ensure};
 use flashgate_queue::Published;
 use flashgate_servers::{Rabbit, shared, until};
 use flashgate_shared::{SaleId, order::OrderStatus, wire::ClaimState};
-use flashgate_tests::{Buyer, OwnStores, PATIENCE, Shop, faults};
+use flashgate_tests::{Buyer, OwnStores, PATIENCE, RESERVED, Shop, faults};
 use std::time::Instant;
-
-const RESERVED: ClaimState = ClaimState::Ledger(OrderStatus::Reserved);
 
 /// A buyer claims, whatever the broker does; where his claim is told.
 async fn claims(shop: &Shop, sale: &SaleId) -> Result<(Buyer, String)> {

@@ -2,11 +2,8 @@
 
 use anyhow::{Result, ensure};
 use flashgate_servers::{Postgres, until};
-use flashgate_shared::{order::OrderStatus, wire::ClaimState};
-use flashgate_tests::{OwnStores, PATIENCE, Shop, faults};
-
-const RESERVED: ClaimState = ClaimState::Ledger(OrderStatus::Reserved);
-const PAID: ClaimState = ClaimState::Ledger(OrderStatus::Paid);
+use flashgate_shared::order::OrderStatus;
+use flashgate_tests::{OwnStores, PAID, PATIENCE, RESERVED, Shop, faults};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_origins_clock_jumps_and_nobody_notices() -> Result<()> {

@@ -134,13 +134,7 @@ async fn postgres(name: &str, arguments: &[&str]) -> Result<()> {
 async fn the_ledger_is_restored_from_a_backup_and_the_gate_is_rebuilt_from_it() -> Result<()> {
     let shop = Shop::start(|_| {}).await?;
     let sale = shop.create(&shop.sale("ledger-backup", 6)).await?;
-    let bought = async || -> Result<_> {
-        let mut buyer = shop.buyer(&sale);
-        buyer.enter().await?;
-        let accepted = buyer.claim_at_last("k", 1).await?.accepted()?;
-        let status = buyer.settled(&accepted.status_url).await?;
-        anyhow::Ok((buyer, status))
-    };
+    let bought = async || shop.reserved(&sale).await;
     let (payer, paying) = bought().await?;
     payer.pay_and_wait(&paying, "ok").await?;
     bought().await?;

@@ -6,12 +6,9 @@ use flashgate_servers::{shared, until};
 use flashgate_shared::{
     ClaimId,
     order::{DriftKind, OrderStatus},
-    wire::ClaimState,
 };
-use flashgate_tests::{PATIENCE, Shop, faults};
+use flashgate_tests::{PATIENCE, RESERVED, Shop, faults};
 use sqlx::{Connection, PgConnection};
-
-const RESERVED: ClaimState = ClaimState::Ledger(OrderStatus::Reserved);
 
 /// Waits until a connection to this database waits for a lock of this sort.
 async fn somebody_waits_for_a_lock(shop: &Shop, sort: &str) -> Result<()> {
@@ -114,13 +111,7 @@ async fn at_the_server(statement: String) -> Result<()> {
 async fn a_failover_that_lost_acknowledged_commits() -> Result<()> {
     let shop = Shop::start(|_| {}).await?;
     let sale = shop.create(&shop.sale("database-failover", 4)).await?;
-    let bought = async || {
-        let mut buyer = shop.buyer(&sale);
-        buyer.enter().await?;
-        let accepted = buyer.claim_at_last("k", 1).await?.accepted()?;
-        let status = buyer.settled(&accepted.status_url).await?;
-        anyhow::Ok((buyer, status))
-    };
+    let bought = async || shop.reserved(&sale).await;
     bought().await?;
     shop.quiet(&sale).await?;
     let (database, standby) = (shop.prefix().to_owned(), format!("{}standby", shop.prefix()));

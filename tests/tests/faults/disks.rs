@@ -2,10 +2,8 @@
 
 use anyhow::{Result, ensure};
 use flashgate_servers::{Postgres, Redis, SmallDisk, free_port, until};
-use flashgate_shared::{order::OrderStatus, problem::ProblemKind, wire::ClaimState};
-use flashgate_tests::{Claimed, OwnStores, PATIENCE, Shop};
-
-const RESERVED: ClaimState = ClaimState::Ledger(OrderStatus::Reserved);
+use flashgate_shared::{order::OrderStatus, problem::ProblemKind};
+use flashgate_tests::{Claimed, OwnStores, PATIENCE, RESERVED, Shop};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_disk_of_redis_is_full() -> Result<()> {

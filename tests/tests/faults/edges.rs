@@ -35,25 +35,33 @@ async fn sold_out_is_told_at_the_edge_and_ends_when_units_come_back() -> Result<
 async fn a_full_backlog_refuses_before_the_claim() -> Result<()> {
     // Nobody relays or settles here: the backlog stays what it is.
     let shop = Shop::start(|config| config.origin_roles = vec![vec!["migrate", "serve"]]).await?;
-    let mut config = shop.sale("funnel-backlog", 10);
-    config.backlog_limit = 1;
-    let sale = shop.create(&config).await?;
-    faults::claim_and_die(&shop, &sale, "waiting", "k", 0).await?;
-    let direct = shop.direct(&sale);
-    // The backlog is read ten times a second: from the first refusal on, nobody is let through.
-    until("the backlog is seen", PATIENCE, || async {
-        Ok(matches!(direct.claim("first", "k", 1).await?, Claimed::Refused(p) if p.kind() == Some(ProblemKind::BacklogFull)))
-    })
-    .await?;
-    let on_offer = shop.stack.admin().show(&sale).await?.on_offer;
-    for n in 0..5 {
-        let Claimed::Refused(problem) = direct.claim(&format!("buyer-{n}"), "k", 1).await? else {
-            bail!("taken over the backlog")
-        };
-        assert_eq!(problem.kind(), Some(ProblemKind::BacklogFull));
-        assert!(problem.retry_after_ms.is_some(), "told no and not when to come back: {problem:?}");
+    for (id, in_the_queue) in [("edges-backlog-outbox", false), ("edges-backlog-queue", true)] {
+        let mut config = shop.sale(id, 10);
+        config.backlog_limit = 1;
+        let sale = shop.create(&config).await?;
+        for name in ["waiting", "waiting-too"] {
+            let claim = faults::claim_and_die(&shop, &sale, name, "k", 0).await?;
+            if in_the_queue {
+                faults::publish(&shop, &claim).await?;
+                shop.stock.outbox_delete(&sale, std::slice::from_ref(&claim.hold)).await?;
+            }
+        }
+        let direct = shop.direct(&sale);
+        // The backlog is read ten times a second: from the first refusal on, nobody is let through.
+        until("the backlog is seen", PATIENCE, || async {
+            Ok(matches!(direct.claim("first", "k", 1).await?, Claimed::Refused(p) if p.kind() == Some(ProblemKind::BacklogFull)))
+        })
+        .await?;
+        let on_offer = shop.stack.admin().show(&sale).await?.on_offer;
+        for n in 0..5 {
+            let Claimed::Refused(problem) = direct.claim(&format!("buyer-{n}"), "k", 1).await? else {
+                bail!("{id}: taken over the backlog")
+            };
+            assert_eq!(problem.kind(), Some(ProblemKind::BacklogFull));
+            assert!(problem.retry_after_ms.is_some(), "told no and not when to come back: {problem:?}");
+        }
+        assert_eq!(shop.stack.admin().show(&sale).await?.on_offer, on_offer, "nothing was taken");
     }
-    assert_eq!(shop.stack.admin().show(&sale).await?.on_offer, on_offer, "nothing was taken");
     shop.stack.stop().await
 }
 

@@ -8,13 +8,11 @@ use flashgate_shared::{
     order::{LostReason, OrderStatus},
     problem::ProblemKind,
     sale::{RebuildCause, SaleState},
-    wire::{ClaimState, ClaimStatus},
+    wire::ClaimStatus,
 };
-use flashgate_tests::{Buyer, OwnStores, PATIENCE, Shop, faults};
+use flashgate_tests::{Buyer, OwnStores, PATIENCE, RESERVED, Shop, faults};
 use std::{process::Command, time::Instant};
 use tempfile::TempDir;
-
-const RESERVED: ClaimState = ClaimState::Ledger(OrderStatus::Reserved);
 
 /// A shop whose Redis is its own, to be broken.
 struct Breakable {
@@ -38,12 +36,7 @@ impl Breakable {
     }
 
     async fn reserved(&self, sale: &SaleId) -> Result<(Buyer, ClaimStatus)> {
-        let mut buyer = self.shop.buyer(sale);
-        buyer.enter().await?;
-        let accepted = buyer.claim_at_last("k", 1).await?.accepted()?;
-        let status = buyer.settled(&accepted.status_url).await?;
-        ensure!(status.status == RESERVED, "{status:?}");
-        Ok((buyer, status))
+        self.shop.reserved(sale).await
     }
 
     async fn stop(self) -> Result<()> {

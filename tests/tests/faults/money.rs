@@ -5,15 +5,11 @@ use flashgate_servers::until;
 use flashgate_shared::{
     order::{DriftKind, OrderStatus},
     sale::SaleConfig,
-    wire::{ClaimState, ClaimStatus, NoticeKind, PaymentNotice},
+    wire::{ClaimStatus, NoticeKind, PaymentNotice},
 };
-use flashgate_tests::{Buyer, PATIENCE, Shop, faults, shop};
+use flashgate_tests::{Buyer, EXPIRED, PAID, PATIENCE, RESERVED, Shop, faults, shop};
 use reqwest::{Method, StatusCode};
 use standardwebhooks::{HEADER_WEBHOOK_ID, HEADER_WEBHOOK_SIGNATURE, HEADER_WEBHOOK_TIMESTAMP};
-
-const RESERVED: ClaimState = ClaimState::Ledger(OrderStatus::Reserved);
-const PAID: ClaimState = ClaimState::Ledger(OrderStatus::Paid);
-const EXPIRED: ClaimState = ClaimState::Ledger(OrderStatus::Expired);
 
 /// A buyer with a reservation in a new sale.
 async fn reserved(shop: &Shop, config: &SaleConfig) -> Result<(Buyer, ClaimStatus)> {

@@ -8,11 +8,7 @@ use flashgate_shared::{
     order::OrderStatus,
     wire::{ClaimState, ClaimStatus},
 };
-use flashgate_tests::{Buyer, PATIENCE, Shop, faults};
-
-const RESERVED: ClaimState = ClaimState::Ledger(OrderStatus::Reserved);
-const PAID: ClaimState = ClaimState::Ledger(OrderStatus::Paid);
-const EXPIRED: ClaimState = ClaimState::Ledger(OrderStatus::Expired);
+use flashgate_tests::{Buyer, EXPIRED, PAID, PATIENCE, RESERVED, Shop, faults};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_origin_stops_with_messages_in_its_hands_and_another_goes_on() -> Result<()> {
@@ -75,12 +71,7 @@ async fn the_serving_origin_stops_under_claims_and_what_it_had_begun_is_found() 
 async fn reserved(shop: &Shop, sale: &SaleId, count: usize) -> Result<Vec<(Buyer, ClaimStatus)>> {
     let mut reserved = Vec::new();
     for _ in 0..count {
-        let mut buyer = shop.buyer(sale);
-        buyer.enter().await?;
-        let accepted = buyer.claim_at_last("k", 1).await?.accepted()?;
-        let status = buyer.settled(&accepted.status_url).await?;
-        ensure!(status.status == RESERVED, "{status:?}");
-        reserved.push((buyer, status));
+        reserved.push(shop.reserved(sale).await?);
     }
     Ok(reserved)
 }

@@ -10,10 +10,8 @@ use flashgate_shared::{
     problem::ProblemKind,
     wire::ClaimState,
 };
-use flashgate_tests::{Claimed, PATIENCE, faults};
+use flashgate_tests::{Claimed, PATIENCE, RESERVED, faults};
 use std::time::{Duration, Instant};
-
-const RESERVED: ClaimState = ClaimState::Ledger(OrderStatus::Reserved);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn broker_away_for_a_while() -> Result<()> {

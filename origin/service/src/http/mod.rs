@@ -16,8 +16,8 @@ use flashgate_shared::problem::ProblemKind;
 use problem::Refusal;
 use std::sync::Arc;
 
-/// What whoever runs the process asks: the routes of a process that serves nobody else.
-pub fn health_router(app: Arc<App>) -> Router {
+/// What whoever runs the process asks, without a credential.
+fn health_routes() -> Router<Arc<App>> {
     use routes::health;
     Router::new()
         .route("/healthz", get(health::alive))
@@ -25,13 +25,17 @@ pub fn health_router(app: Arc<App>) -> Router {
         .route("/metrics", get(health::metrics))
         .fallback(async || Refusal::from(ProblemKind::NotFound))
         .method_not_allowed_fallback(async || Refusal::from(ProblemKind::MethodNotAllowed))
-        .with_state(app)
+}
+
+/// The routes of a process that serves nobody else.
+pub fn health_router(app: Arc<App>) -> Router {
+    health_routes().with_state(app)
 }
 
 /// All routes.
 pub fn router(app: Arc<App>) -> Router {
     use routes::*;
-    Router::new()
+    health_routes()
         .route("/v1/sales/{sale}/claim", post(claim::handler))
         .route("/v1/sales/{sale}/enter", post(enter::handler))
         .route("/v1/sales/{sale}/my-claim", get(my_claim::handler))
@@ -61,10 +65,5 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/admin/sales/{sale}/ledger", get(ledger::handler))
         .route("/v1/admin/sales/{sale}/audit", get(audit::handler))
         .route("/v1/admin/sales/{sale}/traffic", get(traffic::handler))
-        .route("/healthz", get(health::alive))
-        .route("/readyz", get(health::ready))
-        .route("/metrics", get(health::metrics))
-        .fallback(async || Refusal::from(ProblemKind::NotFound))
-        .method_not_allowed_fallback(async || Refusal::from(ProblemKind::MethodNotAllowed))
         .with_state(app)
 }
